@@ -4,10 +4,11 @@
 
     api -> comm -> engine -> { transport/*, switchml, coll } -> { device, topology } -> { kernels, util } -> tuning
 
-Inside the engine a file may include and call what lies in its own folder and those below it, and a file of lib/engine itself whatever it
-likes; engine.h is there for all.
+Inside the engine and the tcp transport a file may include and call what lies in its own folder and those below it, and a file of lib/engine or
+of lib/transport/tcp itself whatever it likes; engine.h, tcp.h and wire.h are there for all.
 
     inline -> stream -> fused -> progress -> plan -> proto -> mem -> channel -> core
+    data -> chan -> ack -> conn
 
 What breaks that today stands in tests/abi/layers_known.txt, a line each (the file that calls, the file it calls): nothing new may join it, and
 a line that no longer holds is to be deleted.
@@ -59,8 +60,12 @@ SYSTEM = re.compile(
     r"unistd|wchar|[a-z0-9]*intrin|arm_neon|byteswap|link|elf)\.h|(sys|net|netinet|arpa|linux|asm)/[a-z0-9_/-]+\.h")
 PUBLIC_SYSTEM = {"stddef.h", "stdint.h", "stdbool.h", "limits.h"}
 
-ENGINE = "lib/engine"
-ENGINE_ROOMS = ["core", "channel", "mem", "proto", "plan", "progress", "fused", "stream", "inline"] # from the bottom
+# Folders with an order inside: their own folders from the bottom, and the files that are below all of them.
+ORDERED = {
+    "lib/engine": (["core", "channel", "mem", "proto", "plan", "progress", "fused", "stream", "inline"], ["engine.h"]),
+    "lib/transport/tcp": (["conn", "ack", "chan", "data"], ["tcp.h", "wire.h", "wire.c"]),
+}
+FOR_ALL = -1
 KNOWN = "tests/abi/layers_known.txt"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -104,9 +109,9 @@ def check_quoted(tree, path, target):
     if "/" not in target and os.path.exists(os.path.join(tree, os.path.dirname(path), target)):
         return None
     module = module_of(path)
-    if path.startswith(ENGINE + "/") and target.startswith("engine/") and target != "engine/engine.h":
+    if ordered_folder(path) is not None and ordered_folder(path) == ordered_folder("lib/" + target):
         here, there = room_level(path), room_level("lib/" + target)
-        if here is not None and there is not None and there > here:
+        if here is not None and there is not None and there > here != FOR_ALL:
             return "%s stands above" % target
     if allowed(module, path, target):
         return None
@@ -145,12 +150,21 @@ def check_file(tree, path, uses):
                 yield "%s:%d: %s" % (path, number, problem)
 
 
+def ordered_folder(path):
+    """The key of ORDERED below which the file lies, or None."""
+    return next((folder for folder in ORDERED if path.startswith(folder + "/")), None)
+
+
 def room_level(path):
-    """How high a file of the engine stands; None: it lies in no known folder."""
-    parts = path[len(ENGINE) + 1:].split("/")
+    """How high a file stands in its ordered folder; None: it lies in no known folder there."""
+    folder = ordered_folder(path)
+    rooms, for_all = ORDERED[folder]
+    parts = path[len(folder) + 1:].split("/")
+    if parts[0] in for_all:
+        return FOR_ALL
     if len(parts) == 1:
-        return len(ENGINE_ROOMS)
-    return ENGINE_ROOMS.index(parts[0]) if parts[0] in ENGINE_ROOMS else None
+        return len(rooms)
+    return rooms.index(parts[0]) if parts[0] in rooms else None
 
 
 def read_known(tree):
@@ -164,15 +178,16 @@ def read_known(tree):
 def check_rooms(tree):
     known = read_known(tree)
     held = set()
-    for (path, other), names in sorted(calls(tree, ENGINE).items()):
-        below, above = room_level(path), room_level(other)
-        if below is None or above is None:
-            yield "%s: lies in no known folder of the engine" % (path if below is None else other)
-        elif above > below:
-            pair = (path[len(ENGINE) + 1:], other[len(ENGINE) + 1:])
-            held.add(pair)
-            if pair not in known:
-                yield "%s: calls %s of %s, which stands above it" % (path, ", ".join(sorted(names)), other)
+    for folder in ORDERED:
+        for (path, other), names in sorted(calls(tree, folder).items()):
+            below, above = room_level(path), room_level(other)
+            if below is None or above is None:
+                yield "%s: lies in no known folder of %s" % (path if below is None else other, folder)
+            elif above > below:
+                pair = (path[len("lib/"):], other[len("lib/"):])
+                held.add(pair)
+                if pair not in known:
+                    yield "%s: calls %s of %s, which stands above it" % (path, ", ".join(sorted(names)), other)
     for pair in sorted(known - held):
         yield "%s: %s no longer calls %s: delete the line" % (KNOWN, *pair)
 
@@ -262,6 +277,14 @@ UP = {
     "lib/engine/core/signal.h": "void pki_send(void);\nstatic inline void pki_signal(void)\n{\n    pki_open_lock();\n}\n",
     "lib/engine/proto/send.c": "void pki_send(void)\n{\n    pki_open_lock();\n    pki_signal();\n}\n",
 }
+TCP = {
+    "lib/transport/tcp/tcp.c": '#include "transport/tcp/data/data.h"\nvoid pki_progress(void)\n{\n    pki_put();\n}\n',
+    "lib/transport/tcp/tcp.h": '#include "transport/tcp/conn/conn.h"\nstatic inline void pki_where(void)\n{\n}\n',
+    "lib/transport/tcp/conn/conn.h": "void pki_broken(void);\n",
+    "lib/transport/tcp/conn/link.c": '#include "transport/tcp/tcp.h"\nvoid pki_broken(void)\n{\n    pki_where();\n}\n',
+    "lib/transport/tcp/data/data.h": '#include "transport/tcp/conn/conn.h"\n',
+    "lib/transport/tcp/data/put.c": "void pki_put(void)\n{\n    pki_broken();\n}\n",
+}
 UP_CALL = {"lib/engine/core/signals.c": "void pki_words(void)\n{\n    pki_send();\n}\n"}
 CASES = [(None, SOURCE_TREE)] + [(expected, planted(path, line)) for path, line, expected in VIOLATIONS] + [
     (None, UP),
@@ -272,8 +295,14 @@ CASES = [(None, SOURCE_TREE)] + [(expected, planted(path, line)) for path, line,
     ("lock.h: calls pki_send", {**UP, "lib/engine/core/lock.h": "static inline void pki_sign(void)\n{\n    pki_send();\n}\n"}),
     ("table.c: calls pki_send", {**UP, "lib/engine/mem/table.c": "static void (*const table[])(void) = { pki_send };\n"}),
     ("no known folder", {**UP, "lib/engine/attic/old.c": "void pki_old(void)\n{\n    pki_send();\n}\n"}),
-    (None, {**UP, **UP_CALL, KNOWN: "# so far\ncore/signals.c proto/send.c\n"}),
-    ("no longer calls", {**UP, KNOWN: "core/signals.c proto/send.c\n"}),
+    (None, {**UP, **UP_CALL, KNOWN: "# so far\nengine/core/signals.c engine/proto/send.c\n"}),
+    (None, TCP),
+    ("accept.c: calls pki_put", {**TCP, "lib/transport/tcp/conn/accept.c": "void pki_accept(void)\n{\n    pki_put();\n}\n"}),
+    ("accept.c: calls pki_progress", {**TCP, "lib/transport/tcp/conn/accept.c": "void pki_accept(void)\n{\n    pki_progress();\n}\n"}),
+    ("tcp.h: calls pki_broken", {**TCP, "lib/transport/tcp/tcp.h": "static inline void pki_where(void)\n{\n    pki_broken();\n}\n"}),
+    ("data.h stands above", {**TCP, "lib/transport/tcp/ack/ack.c": '#include "transport/tcp/data/data.h"\n'}),
+    ("no known folder", {**TCP, "lib/transport/tcp/attic/old.c": "void pki_old(void)\n{\n    pki_put();\n}\n"}),
+    ("no longer calls", {**UP, KNOWN: "engine/core/signals.c engine/proto/send.c\n"}),
 ]
 
 main("layers", __doc__, CASES, check)

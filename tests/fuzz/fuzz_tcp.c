@@ -7,7 +7,7 @@
 
 #include "targets.h"
 #include "tcp_pair.h"
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 
 static void say(int fd, const void *bytes, size_t count)
 {
@@ -278,7 +278,7 @@ static void fuzz_put(const uint8_t *data, size_t size)
 static void fuzz_unproven(const uint8_t *data, size_t size)
 {
     struct pki_tcp_iface *iface = pki_tcp_iface_of(own_iface());
-    struct pki_tcp_unproven *unproven = &iface->unproven_list[0];
+    struct pki_tcp_unproven *unproven = &iface->accepting.unproven[0];
     struct far_end far;
     int ends[2];
 

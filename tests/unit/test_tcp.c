@@ -309,8 +309,8 @@ static void kill_end(struct tcp_pair *pair, int who)
         pki_tcp_source_remove(&ep->links[i].source);
         ep->links[i].state = PKI_TCP_OVER;
     }
-    for (uint32_t i = 0; i < iface->listeners; i++)
-        pki_tcp_source_remove(&iface->listener[i]);
+    for (uint32_t i = 0; i < iface->accepting.listeners; i++)
+        pki_tcp_source_remove(&iface->accepting.listener[i]);
     pair->ep[who]->dead = true;
 }
 
@@ -465,7 +465,7 @@ static int stranger(const struct tcp_pair *pair)
     const struct pki_tcp_iface *iface = pki_tcp_iface_of(pair->iface[0]);
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    cr_assert_eq(connect(fd, (const struct sockaddr *)&iface->address[0], sizeof(struct sockaddr_in)), 0);
+    cr_assert_eq(connect(fd, (const struct sockaddr *)&iface->own.address[0], sizeof(struct sockaddr_in)), 0);
     return fd;
 }
 
@@ -475,7 +475,7 @@ static unsigned shake(struct tcp_pair *pair, struct pki_tcp_hello hello, unsigne
     struct pki_tcp_iface wrong = { 0 };
     unsigned char out[PKI_TCP_HELLO_BYTES], in[PKI_TCP_CHALLENGE_BYTES], mac[PKI_TCP_MAC_BYTES];
     struct pki_tcp_challenge challenge;
-    unsigned before = pki_tcp_iface_of(pair->iface[0])->dropped;
+    unsigned before = pki_tcp_iface_of(pair->iface[0])->accepting.dropped;
     uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S;
     int fd = stranger(pair);
     ssize_t n = 0;
@@ -483,7 +483,7 @@ static unsigned shake(struct tcp_pair *pair, struct pki_tcp_hello hello, unsigne
     memset(wrong.key, key, sizeof wrong.key);
     pki_tcp_put_hello(out, &hello);
     cr_assert_eq(send(fd, out, sizeof out, MSG_NOSIGNAL), (ssize_t)sizeof out);
-    while (n <= 0 && pki_tcp_iface_of(pair->iface[0])->dropped == before && pki_now_ns() < until) {
+    while (n <= 0 && pki_tcp_iface_of(pair->iface[0])->accepting.dropped == before && pki_now_ns() < until) {
         tcp_pair_progress(pair);
         n = recv(fd, in, sizeof in, MSG_DONTWAIT);
     }
@@ -492,10 +492,10 @@ static unsigned shake(struct tcp_pair *pair, struct pki_tcp_hello hello, unsigne
         mac[5] ^= flip ? 1 : 0;
         cr_assert_eq(send(fd, mac, sizeof mac, MSG_NOSIGNAL), (ssize_t)sizeof mac);
     }
-    while (pki_tcp_iface_of(pair->iface[0])->dropped == before && pki_now_ns() < until)
+    while (pki_tcp_iface_of(pair->iface[0])->accepting.dropped == before && pki_now_ns() < until)
         tcp_pair_progress(pair);
     close(fd);
-    return pki_tcp_iface_of(pair->iface[0])->dropped - before;
+    return pki_tcp_iface_of(pair->iface[0])->accepting.dropped - before;
 }
 
 Test(tcp, strangers_are_dropped_and_counted)
@@ -527,6 +527,6 @@ Test(tcp, strangers_are_dropped_and_counted)
     tcp_cut(pair.ep[0], 1); /* and through all that a broken connection comes back */
     transfer_begin(&pair, &t, 10, 1 << 20, 1 << 20);
     transfers_run(&pair, &t, 1, 0);
-    cr_assert_geq(pki_tcp_iface_of(pair.iface[0])->dropped, 55);
+    cr_assert_geq(pki_tcp_iface_of(pair.iface[0])->accepting.dropped, 55);
     tcp_pair_free(&pair);
 }

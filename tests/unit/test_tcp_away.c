@@ -16,7 +16,7 @@ static unsigned queued(const struct pki_iface *iface)
     socklen_t bytes = sizeof info;
     const struct pki_tcp_iface *tcp_iface = pki_container_of(iface, struct pki_tcp_iface, base);
 
-    cr_assert_eq(getsockopt(tcp_iface->listener[0].fd, IPPROTO_TCP, TCP_INFO, &info, &bytes), 0);
+    cr_assert_eq(getsockopt(tcp_iface->accepting.listener[0].fd, IPPROTO_TCP, TCP_INFO, &info, &bytes), 0);
     return info.tcpi_unacked;
 }
 

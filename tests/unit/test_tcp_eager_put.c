@@ -44,7 +44,7 @@ static void grant(struct tcp_pair *pair, uint64_t op, size_t bytes)
 static void go_on(struct tcp_pair *pair)
 {
     if (passed_over != NULL)
-        passed_over->polls = 0;
+        passed_over->in->polls = 0;
     tcp_pair_progress(pair);
 }
 
@@ -82,7 +82,7 @@ static bool put_ends(struct tcp_pair *pair, const struct pki_put *put)
 static void finish(struct tcp_pair *pair)
 {
     cr_assert_eq(memcmp(sent, taken, BYTES), 0);
-    cr_assert_eq(pki_tcp_ep_of(pair->ep[1])->unexpected_bytes, 0);
+    cr_assert_eq(pki_tcp_ep_of(pair->ep[1])->unexpected.bytes, 0);
     cr_assert_eq(pki_tcp_iface_of(pair->iface[0])->busy, 0);
     cr_assert_eq(pki_tcp_iface_of(pair->iface[1])->busy, 0);
     tcp_pair_free(pair);
@@ -97,7 +97,7 @@ Test(tcp_eager_put, ends_before_it_is_granted)
     put_eagerly(&pair, &put, 3);
     cr_assert(await(&pair, PKI_MSG_RTS, 3, BYTES, 0), "the engine hears of what nobody has asked for");
     cr_assert(put_ends(&pair, &put));
-    cr_assert_eq(pki_tcp_ep_of(pair.ep[1])->unexpected_bytes, BYTES);
+    cr_assert_eq(pki_tcp_ep_of(pair.ep[1])->unexpected.bytes, BYTES);
     grant(&pair, 3, BYTES);
     cr_assert(await(&pair, PKI_MSG_FIN, 3, BYTES, 0));
     finish(&pair);
@@ -322,7 +322,7 @@ static bool kills(const struct pki_tcp_chunk *chunks, size_t count)
     while (!pair.ep[1]->dead && pki_now_ns() < until)
         (void)tcp()->progress(pair.iface[1]);
     dead = pair.ep[1]->dead;
-    cr_assert_leq(pki_tcp_ep_of(pair.ep[1])->unexpected_bytes, PKI_TCP_EAGER_PUT_CREDIT);
+    cr_assert_leq(pki_tcp_ep_of(pair.ep[1])->unexpected.bytes, PKI_TCP_EAGER_PUT_CREDIT);
     tcp_pair_drop(&pair);
     return dead;
 }
@@ -353,7 +353,7 @@ static int stranger(const struct tcp_pair *pair)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    cr_assert_eq(connect(fd, (const struct sockaddr *)&pki_tcp_iface_of(pair->iface[0])->address[0], sizeof(struct sockaddr_in)), 0);
+    cr_assert_eq(connect(fd, (const struct sockaddr *)&pki_tcp_iface_of(pair->iface[0])->own.address[0], sizeof(struct sockaddr_in)), 0);
     return fd;
 }
 
@@ -392,9 +392,9 @@ Test(tcp_eager_put, a_recorded_handshake_is_dropped_and_counted)
     cr_assert_neq(memcmp(answer[0], answer[1], sizeof answer[0]), 0, "no challenge comes twice");
     cr_assert_eq(send(fd[1], mac, sizeof mac, MSG_NOSIGNAL), (ssize_t)sizeof mac);
     until = pki_now_ns() + 20 * PKI_NS_PER_S;
-    while (iface->dropped == 0 && pki_now_ns() < until)
+    while (iface->accepting.dropped == 0 && pki_now_ns() < until)
         (void)tcp()->progress(pair.iface[0]);
-    cr_assert_eq(iface->dropped, 1);
+    cr_assert_eq(iface->accepting.dropped, 1);
     cr_assert_eq(pki_tcp_ep_of(pair.ep[0])->links[1].state, PKI_TCP_UP, "and the true connection stands");
     close(fd[0]);
     close(fd[1]);

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "tcp_pair.h"
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 #include "util/text.h"
 
 static struct sockaddr_storage ipv4(const char *text)
@@ -178,8 +178,8 @@ Test(tcp, foreign_address_is_refused)
     pki_list_init(&other->events);
     config.net = &net;
     cr_assert_eq(tcp()->open(&config, other), PK_OK);
-    foreign_first(&pki_tcp_iface_of(other)->address[0], other); /* the rank of another job, with another key */
-    cr_assert_geq(pki_tcp_iface_of(other)->dropped, 1);
+    foreign_first(&pki_tcp_iface_of(other)->own.address[0], other); /* the rank of another job, with another key */
+    cr_assert_geq(pki_tcp_iface_of(other)->accepting.dropped, 1);
     tcp()->close(other);
     free(other);
     cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof(struct sockaddr_in)), 0);
@@ -213,16 +213,16 @@ Test(tcp, a_stranger_does_not_show_that_the_peer_lives)
     tcp_pair_new(&pair);
     ep = pki_tcp_ep_of(pair.ep[1]);
     cr_assert_eq(connect(filler, (struct sockaddr *)&silent, sizeof(struct sockaddr_in)), 0);
-    cr_assert(ep->ntargets == 1 && ep->reached == 0);
-    ep->targets[0].address = silent;
-    ep->targets[1] = (struct pki_tcp_target){ .address = foreign };
-    ep->ntargets = 2;
+    cr_assert(ep->targets.count == 1 && ep->targets.reached == 0);
+    ep->targets.target[0].address = silent;
+    ep->targets.target[1] = (struct pki_tcp_target){ .address = foreign };
+    ep->targets.count = 2;
     for (uint32_t i = 0; i < ep->nlinks; i++)
         tcp_cut(pair.ep[1], i);
     for (uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S; !pair.ep[1]->dead && pki_now_ns() < until;)
         (void)tcp()->progress(pair.iface[1]);
     cr_expect(pair.ep[1]->dead, "whoever connects gives up after PK_RETRY_MS");
-    cr_expect(ep->targets[1].state != PKI_TCP_UNTRIED, "the stranger has been tried");
+    cr_expect(ep->targets.target[1].state != PKI_TCP_UNTRIED, "the stranger has been tried");
     tcp_pair_drop(&pair);
     close(filler);
     close(stranger);
@@ -231,16 +231,17 @@ Test(tcp, a_stranger_does_not_show_that_the_peer_lives)
 
 #define TARGETS 4
 
-static struct pki_tcp_iface some_iface = { .how = PKI_TCP_ALL, .params.retry_ns = 8 * PKI_NS_PER_S };
+static struct pki_tcp_iface some_iface = { .own.how = PKI_TCP_ALL, .params.retry_ns = 8 * PKI_NS_PER_S };
 
 /* A link that broke `ago` ns ago, to a peer with four addresses, of which the third has led to it; here nobody listens. */
 static void some_link(struct pki_tcp_ep *ep, struct pki_tcp_link *link, uint64_t ago)
 {
-    *ep = (struct pki_tcp_ep){ .iface = &some_iface, .theirs = { .addresses = TARGETS, .near = 1 }, .ntargets = TARGETS, .near_targets = 1, .reached = 2 };
-    *link = (struct pki_tcp_link){ .ep = ep, .index = 1, .broken_ns = pki_now_ns() - ago };
+    *ep = (struct pki_tcp_ep){ .iface = &some_iface, .theirs = { .addresses = TARGETS, .near = 1 },
+                               .targets = { .count = TARGETS, .near = 1, .reached = 2 } };
+    *link = (struct pki_tcp_link){ .ep = ep, .index = 1, .attempt.broken_ns = pki_now_ns() - ago };
     for (int i = 0; i < TARGETS; i++) {
-        ep->targets[i].address = ipv4("127.0.0.1");
-        pki_netif_set_port(&ep->targets[i].address, 1);
+        ep->targets.target[i].address = ipv4("127.0.0.1");
+        pki_netif_set_port(&ep->targets.target[i].address, 1);
     }
 }
 
@@ -249,10 +250,10 @@ static void expect_targets(struct pki_tcp_link *link, const char *expected)
 {
     char got[32] = "";
 
-    for (link->attempts = 0; link->attempts < 12; link->attempts++) {
+    for (link->attempt.count = 0; link->attempt.count < 12; link->attempt.count++) {
         int fd = pki_tcp_target_socket(link);
 
-        snprintf(got + strlen(got), sizeof got - strlen(got), "%u", link->target);
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%u", link->attempt.target);
         if (fd >= 0)
             close(fd);
     }
@@ -268,22 +269,22 @@ Test(tcp, where_the_peer_was_is_tried_every_second_time)
     expect_targets(&link, "222222222222");
     some_link(&ep, &link, 4 * PKI_NS_PER_S);
     expect_targets(&link, "232021232021");
-    ep.ntargets = 3;
+    ep.targets.count = 3;
     expect_targets(&link, "202120212021");
-    ep.ntargets = 1;
-    ep.reached = 0;
+    ep.targets.count = 1;
+    ep.targets.reached = 0;
     expect_targets(&link, "000000000000");
     some_link(&ep, &link, 4 * PKI_NS_PER_S);
     ep.base.connecting = true; /* other connections to it have yet to be made */
     expect_targets(&link, "230123012301");
-    ep.reached = -1;
+    ep.targets.reached = -1;
     expect_targets(&link, "012301230123");
 }
 
 /* A link-local address of a peer, by each of this host's interfaces: first the one by which ranks have met. */
 Test(tcp, link_local_addresses_are_tried_by_each_interface)
 {
-    struct pki_tcp_iface iface = { .how = PKI_TCP_ALL, .nscopes = 3, .scopes = { 5, 7, 9 } };
+    struct pki_tcp_iface iface = { .own = { .how = PKI_TCP_ALL, .nscopes = 3, .scopes = { 5, 7, 9 } } };
     struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(4000), .sin6_scope_id = 777777 };
     struct pki_tcp_ep ep = { .iface = &iface, .theirs = { .addresses = 2, .near = 1 } };
     struct pki_net net = { 0 };
@@ -296,20 +297,20 @@ Test(tcp, link_local_addresses_are_tried_by_each_interface)
     v6.sin6_scope_id = 7;
     memcpy(&net.local, &v6, sizeof v6);
     pki_tcp_targets_fill(&ep);
-    for (uint32_t i = 0; i < ep.ntargets; i++) {
-        memcpy(&v6, &ep.targets[i].address, sizeof v6);
+    for (uint32_t i = 0; i < ep.targets.count; i++) {
+        memcpy(&v6, &ep.targets.target[i].address, sizeof v6);
         snprintf(got + strlen(got), sizeof got - strlen(got), "%s%u", i > 0 ? " " : "", v6.sin6_family == AF_INET6 ? v6.sin6_scope_id : 0);
     }
     cr_expect_str_eq(got, "7 5 9 0", "%s", got);
-    cr_expect_eq(ep.near_targets, 3);
+    cr_expect_eq(ep.targets.near, 3);
 }
 
 static void expect_timeout(struct pki_tcp_link *link, unsigned attempts, uint64_t connecting_ms, uint64_t connected_ms)
 {
-    link->attempts = attempts;
-    link->shows_ns = 0;
+    link->attempt.count = attempts;
+    link->attempt.shows_ns = 0;
     cr_expect_eq(pki_tcp_target_ns(link), connecting_ms * PKI_NS_PER_MS, "attempt %u: %g ms", attempts, (double)pki_tcp_target_ns(link) / 1e6);
-    link->shows_ns = 1;
+    link->attempt.shows_ns = 1;
     cr_expect_eq(pki_tcp_target_ns(link), connected_ms * PKI_NS_PER_MS, "attempt %u, connected: %g ms", attempts, (double)pki_tcp_target_ns(link) / 1e6);
 }
 
@@ -320,21 +321,21 @@ Test(tcp, timeout_grows_with_the_attempts_at_one_address)
 
     some_link(&ep, &link, 0);
     ep.base.connecting = true;
-    ep.reached = -1;
+    ep.targets.reached = -1;
     expect_timeout(&link, 0, 500, 5000);
     expect_timeout(&link, 3, 500, 5000);
     expect_timeout(&link, 4, 1000, 10000);
     expect_timeout(&link, 1000, 5000, 320000);
     ep.base.connecting = false;
-    ep.reached = 2; /* and tried every second time, */
-    link.target = 2;
+    ep.targets.reached = 2; /* and tried every second time, */
+    link.attempt.target = 2;
     expect_timeout(&link, 1, 500, 5000);
     expect_timeout(&link, 2, 1000, 10000);
-    link.target = 1; /* the others in turn in between */
+    link.attempt.target = 1; /* the others in turn in between */
     expect_timeout(&link, 5, 500, 5000);
     expect_timeout(&link, 6, 1000, 10000);
-    ep.ntargets = 1;
-    ep.reached = link.target = 0;
+    ep.targets.count = 1;
+    ep.targets.reached = link.attempt.target = 0;
     expect_timeout(&link, 0, 5000, 5000);
     expect_timeout(&link, 1, 5000, 10000);
 }

@@ -2,17 +2,11 @@
 /* Rounds of progress: what the kernel tells of, and what is looked at without being told. */
 #include <sys/epoll.h>
 
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 #include "tuning/tuning.h"
 #include "util/clock.h"
 
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look at the timers: the rank was not in the library */
-
-void pki_tcp_link_ready(struct pki_tcp_link *link)
-{
-    if (pki_list_empty(&link->ready))
-        pki_list_push(&link->ep->iface->ready, &link->ready);
-}
 
 static void link_event(struct pki_tcp_link *link, uint32_t events)
 {
@@ -46,22 +40,11 @@ static int gather_events(struct pki_tcp_iface *iface)
 
 static void work(struct pki_tcp_link *link)
 {
-    struct pki_tcp_ep *ep = link->ep;
-
     if (link->state != PKI_TCP_UP)
         return;
-    if (link->ctrl != NULL) {
-        if (link->readable && pki_tcp_ctrl_read(link->ctrl))
-            ep->iface->quiet = 0;
-        pki_tcp_ctrl_flush(link->ctrl);
-        return;
-    }
-    if (link->readable && !link->in.offloaded)
-        pki_tcp_data_read(link);
-    if (ep->ctrl.acks_due) /* before the long write: the peer waits for them */
-        pki_tcp_ctrl_flush(&ep->ctrl);
-    if (link->writable && !link->out.offloaded)
-        pki_tcp_data_write(link);
+    if (link->readable)
+        link->user->readable(link);
+    link->user->writable(link);
 }
 
 static bool work_all(struct pki_tcp_iface *iface)
@@ -81,11 +64,11 @@ static bool work_all(struct pki_tcp_iface *iface)
 
 static void timers(struct pki_tcp_iface *iface)
 {
-    uint64_t now = pki_now_ns(), away = now - iface->looked_ns > AWAY_NS ? now - iface->looked_ns : 0;
+    uint64_t now = pki_now_ns(), away = now - iface->timers.looked_ns > AWAY_NS ? now - iface->timers.looked_ns : 0;
 
-    if (now < iface->timers_ns)
+    if (now < iface->timers.next_ns)
         return;
-    iface->looked_ns = now;
+    iface->timers.looked_ns = now;
     iface->trouble = pki_tcp_unproven_timers(iface, now, away);
     for (int i = 0; i < iface->size; i++) {
         for (uint32_t k = 0; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
@@ -93,16 +76,16 @@ static void timers(struct pki_tcp_iface *iface)
         if (iface->eps[i] != NULL)
             pki_tcp_say_connecting(iface->eps[i], now, away);
     }
-    iface->timers_ns = now + pki_tuning.tcp.timers_ns;
+    iface->timers.next_ns = now + pki_tuning.tcp.timers_ns;
 }
 
 static void look_at_health(struct pki_tcp_iface *iface)
 {
     uint64_t now = pki_now_ns();
 
-    if (now < iface->health_ns)
+    if (now < iface->timers.health_ns)
         return;
-    iface->health_ns = now + iface->params.retry_ns / 16;
+    iface->timers.health_ns = now + iface->params.retry_ns / 16;
     for (int i = 0; i < iface->size; i++)
         for (uint32_t k = 0; iface->eps[i] != NULL && k < iface->eps[i]->nlinks; k++)
             pki_tcp_link_health(&iface->eps[i]->links[k]);
@@ -133,13 +116,13 @@ bool pki_tcp_progress(struct pki_iface *base)
         timers(iface);
     if (iface->round % PKI_TCP_HEALTH_ROUNDS == 0)
         look_at_health(iface);
-    if (!pki_list_empty(&iface->offloaded) && pki_tcp_take_back(iface))
+    if (!pki_list_empty(&iface->threads.jobs) && pki_tcp_take_back(iface))
         iface->quiet = 0;
     if (is_turn(iface) && gather_events(iface) > 0)
         iface->quiet = 0;
     if (work_all(iface))
         iface->quiet = 0;
     atomic_store_explicit(&base->in_kernel, iface->neps > 0, memory_order_relaxed);
-    base->fd = pki_list_empty(&iface->ready) && pki_list_empty(&iface->offloaded) ? iface->epoll_fd : -1;
+    base->fd = pki_list_empty(&iface->ready) && pki_list_empty(&iface->threads.jobs) ? iface->epoll_fd : -1;
     return iface->quiet == 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tcp transport: interfaces and endpoints made and closed. */
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -27,14 +27,16 @@ static int default_threads(const struct pki_iface_config *config)
 static pk_result_t read_sockets(struct pki_tcp_iface *iface, const struct pki_iface_config *config)
 {
     const char *text = pki_env_get("PK_SOCKETS");
-    int given = iface->one_machine ? (int)iface->near : pki_tuning.tcp.sockets, helpers = default_threads(config), all = 0;
+    int given = iface->one_machine ? (int)iface->own.near : pki_tuning.tcp.sockets, helpers = default_threads(config), all = 0;
 
     if (helpers > given)
         given = helpers;
     if (text != NULL && (sscanf(text, "%2d%n/%1d%n", &given, &all, &helpers, &all) < 1 || text[all] != '\0' || given < 1 ||
                          given > (int)PKI_TCP_SOCKETS_MAX || helpers < 0 || helpers > PKI_TCP_THREADS_MAX))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_SOCKETS=%.40s: not a number of connections from 1 to %u, nor one and a number of threads from 0 to "
-                                          "%d (4/2)", text, PKI_TCP_SOCKETS_MAX, PKI_TCP_THREADS_MAX);
+        return pki_fail(PK_ERR_ARG, NULL,
+                        "PK_SOCKETS=%.40s: not a number of connections from 1 to %u, nor one and a number of threads from 0 to "
+                        "%d (4/2)",
+                        text, PKI_TCP_SOCKETS_MAX, PKI_TCP_THREADS_MAX);
     iface->params.sockets = (uint32_t)given;
     iface->threads.max = helpers;
     return PK_OK;
@@ -87,8 +89,8 @@ static void tcp_close(struct pki_iface *base)
 
     pki_tcp_threads_close(&iface->threads);
     pki_tcp_unproven_close(iface);
-    for (uint32_t i = 0; i < iface->listeners; i++)
-        pki_tcp_source_remove(&iface->listener[i]);
+    for (uint32_t i = 0; i < iface->accepting.listeners; i++)
+        pki_tcp_source_remove(&iface->accepting.listener[i]);
     if (iface->epoll_fd >= 0)
         close(iface->epoll_fd);
     free(iface->eps);
@@ -122,11 +124,11 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     memcpy(iface->key, config->net->key, sizeof iface->key);
     iface->epoll_fd = base->fd = -1;
     pki_list_init(&iface->ready);
-    pki_list_init(&iface->offloaded);
+    pki_list_init(&iface->threads.jobs);
     for (int i = 0; i < PKI_TCP_UNPROVEN_MAX; i++)
-        iface->unproven_list[i].source.fd = -1;
+        iface->accepting.unproven[i].source.fd = -1;
     result = pki_tcp_choose_nics(config, &choice);
-    iface->near = choice.near;
+    iface->own.near = choice.near;
     if (result == PK_OK)
         result = read_params(iface, config);
     if (result == PK_OK)
@@ -152,16 +154,17 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
     struct pki_tcp_peer_info peer_info = { .sockets = iface->params.sockets, .window = iface->params.window,
-                                 .chunk_bytes = iface->params.chunk_bytes, .addresses = iface->addresses, .near = iface->near };
+                                           .chunk_bytes = iface->params.chunk_bytes, .addresses = iface->own.count,
+                                           .near = iface->own.near };
     const struct pki_net *net = iface->net;
 
     ep->iface = iface;
     ep->connects = base->rank > base->peer;
     base->eager_coll = PKI_TCP_EAGER_MAX;
-    pki_list_init(&ep->grants);
-    pki_list_init(&ep->unexpected_queue);
-    memcpy(peer_info.address, iface->address, sizeof peer_info.address);
-    if (iface->how == PKI_TCP_ALL && base->peer < net->nmet && net->met[base->peer].ss_family != AF_UNSPEC)
+    pki_list_init(&ep->grants.list);
+    pki_list_init(&ep->unexpected.list);
+    memcpy(peer_info.address, iface->own.address, sizeof peer_info.address);
+    if (iface->own.how == PKI_TCP_ALL && base->peer < net->nmet && net->met[base->peer].ss_family != AF_UNSPEC)
         pki_tcp_put_met_first(&peer_info, &net->met[base->peer]);
     pki_tcp_put_peer_info(mine, &peer_info);
     return PK_OK;
@@ -174,16 +177,10 @@ static uint32_t lower(uint32_t a, uint32_t b)
 
 static pk_result_t make_links(struct pki_tcp_ep *ep)
 {
-    uint32_t window = ep->params.window;
-    struct pki_tcp_slot *slots = calloc((size_t)ep->params.sockets * window, sizeof *slots);
-
     ep->links = calloc(1 + ep->params.sockets, sizeof *ep->links);
-    if (ep->links == NULL || slots == NULL) {
+    if (ep->links == NULL) {
         struct pki_where where = pki_tcp_where(ep);
 
-        free(slots);
-        free(ep->links);
-        ep->links = NULL;
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for %u connections", 1 + ep->params.sockets);
     }
     ep->nlinks = 1 + ep->params.sockets;
@@ -196,12 +193,11 @@ static pk_result_t make_links(struct pki_tcp_ep *ep)
         link->ep = ep;
         link->index = i;
         link->state = PKI_TCP_WAITING;
-        link->broken_ns = pki_now_ns();
-        link->slots = i == 0 ? NULL : slots + (size_t)(i - 1) * window;
+        link->attempt.broken_ns = pki_now_ns();
     }
-    ep->ctrl.link = &ep->links[0];
-    ep->links[0].ctrl = &ep->ctrl;
-    ep->links[0].slots = slots; /* link 0 has none: it only keeps the block for ep_close */
+    pki_tcp_ctrl_use(&ep->links[0]);
+    for (uint32_t i = 1; i < ep->nlinks; i++)
+        pki_tcp_data_use(&ep->links[i]);
     return PK_OK;
 }
 
@@ -214,8 +210,9 @@ static pk_result_t take_peer_info(struct pki_tcp_ep *ep, const struct pki_blob *
         return PK_OK;
     if (version == 0 || version == PKI_TCP_VERSION)
         return pki_fail(PK_ERR_PEER, &where, "over tcp: its description makes no sense");
-    return pki_fail(PK_ERR_MISMATCH, &where, "over tcp: it speaks version %u, this rank version %u: all ranks need the same version of the library", version,
-                    PKI_TCP_VERSION);
+    return pki_fail(PK_ERR_MISMATCH, &where,
+                    "over tcp: it speaks version %u, this rank version %u: all ranks need the same version of the library",
+                    version, PKI_TCP_VERSION);
 }
 
 /* What stands when it fails, ep_close takes away. */
@@ -233,15 +230,9 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     ep->params = (struct pki_tcp_params){ .sockets = lower(mine->sockets, ep->theirs.sockets),
                                           .window = lower(mine->window, ep->theirs.window),
                                           .chunk_bytes = lower(mine->chunk_bytes, ep->theirs.chunk_bytes) };
-    ep->ctrl.tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
-    ep->ctrl.rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
-    ep->moves = calloc(PKI_TCP_MOVES, sizeof *ep->moves);
-    if (ep->ctrl.tx == NULL || ep->ctrl.rx == NULL || ep->moves == NULL)
+    if (!pki_tcp_ctrl_open(&ep->ctrl) || !pki_tcp_puts_open(ep) || !pki_tcp_grants_open(ep))
         return pki_fail(PK_ERR_MEMORY, &where, "over tcp: no memory for an endpoint");
-    pki_tcp_moves_open(ep);
-    result = pki_tcp_grants_open(ep);
-    if (result == PK_OK)
-        result = make_links(ep);
+    result = make_links(ep);
     if (result != PK_OK)
         return result;
     ep->iface->eps[base->peer] = ep;
@@ -249,7 +240,7 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     pki_tcp_trouble(ep->iface);
     base->connecting = true;
     base->can_put = true;
-    base->report = ep->report;
+    base->report = ep->targets.report;
     pki_tcp_report(ep);
     return PK_OK;
 }
@@ -261,26 +252,23 @@ static void tcp_ep_close(struct pki_ep *base)
     if (ep->links != NULL) {
         if (base->can_put && !base->dead && !ep->left)
             pki_tcp_ctrl_close(ep);
+        for (uint32_t i = 1; i < ep->nlinks; i++)
+            pki_tcp_recall(&ep->links[i]);
         for (uint32_t i = 0; i < ep->nlinks; i++) {
             pki_list_remove(&ep->links[i].ready);
-            pki_tcp_link_drop(&ep->links[i]);
+            pki_tcp_source_remove(&ep->links[i].source);
         }
-        free(ep->links[0].slots);
         ep->iface->eps[base->peer] = NULL;
         ep->iface->neps--;
     }
-    if (ep->out_of_order != NULL)
-        pki_tcp_grants_close(ep);
+    pki_tcp_grants_close(ep);
     pki_tcp_unexpected_close(ep);
     free(ep->links);
-    free(ep->moves);
+    ep->links = NULL;
+    pki_tcp_puts_close(ep);
     free(ep->retransmit.ring);
     ep->retransmit = (struct pki_tcp_retransmit){ 0 };
-    free(ep->ctrl.rx);
-    free(ep->ctrl.tx);
-    ep->ctrl = (struct pki_tcp_ctrl){ 0 };
-    ep->links = NULL;
-    ep->moves = NULL;
+    pki_tcp_ctrl_free(&ep->ctrl);
     base->can_put = false;
     base->dead = true;
 }

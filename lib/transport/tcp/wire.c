@@ -16,7 +16,8 @@
 #define PEER_INFO_HEAD_BYTES 24
 #define CHUNK_EAGER_PUT 128u /* flag of a chunk, beside those of messages */
 
-_Static_assert(PEER_INFO_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes), "fits in a blob");
+_Static_assert(PEER_INFO_HEAD_BYTES + PKI_TCP_ADDRESSES * PKI_NETIF_WIRE_BYTES <= sizeof((struct pki_blob){ 0 }.bytes),
+               "fits in a blob");
 _Static_assert(sizeof(struct pki_msg) + 8 == PKI_TCP_MSG_BYTES, "every field of a message is on the wire");
 _Static_assert(PKI_TCP_MSG_BYTES + PKI_TCP_PAYLOAD_MAX <= PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX,
                "no message is longer than the longest EAGER");
@@ -142,7 +143,8 @@ static bool get_eager_put(struct pki_tcp_chunk *chunk)
     chunk->flags &= (uint8_t)~CHUNK_EAGER_PUT;
     chunk->eager_put = (uint32_t)(chunk->offset >> 32);
     chunk->offset &= UINT32_MAX;
-    return chunk->eager_put <= PKI_TCP_EAGER_PUT_MAX && chunk->bytes <= chunk->eager_put && chunk->offset <= chunk->eager_put - chunk->bytes &&
+    return chunk->eager_put <= PKI_TCP_EAGER_PUT_MAX && chunk->bytes <= chunk->eager_put &&
+           chunk->offset <= chunk->eager_put - chunk->bytes &&
            (chunk->flags & ~PKI_MSG_FLAG_COLL) == 0; /* so that two chunks of a transfer cannot pass for chunks of two */
 }
 
@@ -246,7 +248,8 @@ bool pki_tcp_get_peer_info(const struct pki_blob *blob, struct pki_tcp_peer_info
         blob->len != PEER_INFO_HEAD_BYTES + c.addresses * PKI_NETIF_WIRE_BYTES)
         return false;
     for (uint32_t i = 0; i < c.addresses; i++) {
-        if (!pki_netif_get(blob->bytes + PEER_INFO_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &c.address[i]) || has_scope(&c.address[i]))
+        if (!pki_netif_get(blob->bytes + PEER_INFO_HEAD_BYTES + i * PKI_NETIF_WIRE_BYTES, &c.address[i]) ||
+            has_scope(&c.address[i]))
             return false;
     }
     *peer_info = c;

@@ -22,6 +22,19 @@
 
 #define SLEEP_NS PKI_NS_PER_S
 
+/* ---- Whose a half is ---- */
+
+/* What was done with the half is seen by who sees the state. */
+static void set_state(struct pki_tcp_job *job, enum pki_tcp_job_state state)
+{
+    atomic_store_explicit(&job->state, state, memory_order_release);
+}
+
+static bool has_ended(const struct pki_tcp_job *job)
+{
+    return atomic_load_explicit(&job->state, memory_order_acquire) == PKI_TCP_JOB_ENDED;
+}
+
 /* ---- A thread ---- */
 
 /* What one system call of this job may give: bytes moved, 0 at the end of the stream, or -1 and errno. */
@@ -47,12 +60,13 @@ static void do_job(struct pki_tcp_job *job)
             uint64_t now = pki_now_ns();
 
             moved_ns = moved_ns > 0 ? moved_ns : now;
-            job->blocked = now - moved_ns > pki_tuning.tcp.thread_blocked_ns;
-            if (job->blocked)
+            if (now - moved_ns > pki_tuning.tcp.thread_blocked_ns) {
+                job->how = PKI_TCP_JOB_BLOCKED;
                 return;
+            }
             sched_yield();
         } else {
-            job->failed = true;
+            job->how = PKI_TCP_JOB_FAILED;
             job->error = n < 0 ? errno : 0;
             return;
         }
@@ -92,7 +106,7 @@ static void *serve(void *arg)
     while ((job = await_job(thread)) != NULL) {
         do_job(job);
         atomic_store_explicit(&thread->job, NULL, memory_order_relaxed);
-        atomic_store_explicit(&job->ended, true, memory_order_release); /* from here on it is not the thread's */
+        set_state(job, PKI_TCP_JOB_ENDED); /* from here on it is not the thread's */
     }
     return NULL;
 }
@@ -134,13 +148,14 @@ void pki_tcp_threads_close(struct pki_tcp_threads *all)
 /* A short transfer by itself is done sooner than handed over, and while a thread is at it the caller has nothing else to do. */
 static bool pays(const struct pki_tcp_iface *iface, size_t bytes, size_t whole)
 {
-    return bytes >= pki_tuning.tcp.offload_bytes && (whole > pki_tuning.tcp.offload_whole_bytes || iface->busy > pki_tuning.tcp.exchange);
+    return bytes >= pki_tuning.tcp.offload_bytes &&
+           (whole > pki_tuning.tcp.offload_whole_bytes || iface->busy > pki_tuning.tcp.exchange);
 }
 
 bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t whole)
 {
     struct pki_tcp_threads *all = &link->ep->iface->threads;
-    struct pki_tcp_job *job = out ? &link->out : &link->in;
+    struct pki_tcp_job *job = out ? &link->out->job : &link->in->job;
 
     if (all->max == 0 || !pays(link->ep->iface, bytes, whole))
         return false;
@@ -157,12 +172,11 @@ bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t w
         job->out = out;
         job->bytes = bytes;
         job->moved = 0;
-        job->blocked = job->failed = false;
-        job->offloaded = true;
+        job->how = PKI_TCP_JOB_STOPPED;
         atomic_store_explicit(&job->recalled, false, memory_order_relaxed);
-        atomic_store_explicit(&job->ended, false, memory_order_relaxed);
+        set_state(job, PKI_TCP_JOB_LENT);
         pki_list_init(&job->node);
-        pki_list_push(&link->ep->iface->offloaded, &job->node);
+        pki_list_push(&link->ep->iface->threads.jobs, &job->node);
         atomic_store(&thread->job, job);
         wake_thread(thread);
         return true;
@@ -175,27 +189,27 @@ bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t w
 static void take(struct pki_tcp_job *job)
 {
     pki_list_remove(&job->node);
-    job->offloaded = false;
+    set_state(job, PKI_TCP_JOB_NONE);
     if (job->out)
         pki_tcp_chunk_sent(job->link);
 }
 
 bool pki_tcp_take_back(struct pki_tcp_iface *iface)
 {
-    struct pki_list *node = iface->offloaded.next;
+    struct pki_list *node = iface->threads.jobs.next;
     bool some = false;
 
-    while (node != &iface->offloaded) {
+    while (node != &iface->threads.jobs) {
         struct pki_tcp_job *job = pki_container_of(node, struct pki_tcp_job, node);
 
         node = node->next;
-        if (!atomic_load_explicit(&job->ended, memory_order_acquire))
+        if (!has_ended(job))
             continue;
         some = true;
         take(job);
         if (!pki_tcp_data_returned(job))
             return true; /* links went */
-        node = iface->offloaded.next; /* what came along may have ended others */
+        node = iface->threads.jobs.next; /* what came along may have ended others */
     }
     return some;
 }
@@ -203,25 +217,25 @@ bool pki_tcp_take_back(struct pki_tcp_iface *iface)
 /* A thread looks at `recalled` after each of its system calls, none of which waits. */
 static void recall(struct pki_tcp_job *job)
 {
-    if (!job->offloaded)
+    if (!pki_tcp_job_is_lent(job))
         return;
     atomic_store(&job->recalled, true);
-    while (!atomic_load_explicit(&job->ended, memory_order_acquire))
+    while (!has_ended(job))
         sched_yield();
     take(job);
 }
 
 void pki_tcp_recall(struct pki_tcp_link *link)
 {
-    recall(&link->in);
-    recall(&link->out);
+    recall(&link->in->job);
+    recall(&link->out->job);
 }
 
 void pki_tcp_settle_out(struct pki_tcp_link *link)
 {
-    struct pki_tcp_job *job = &link->out;
+    struct pki_tcp_job *job = &link->out->job;
 
-    if (!job->offloaded)
+    if (!pki_tcp_job_is_lent(job))
         return;
     recall(job);
     (void)pki_tcp_data_returned(job);

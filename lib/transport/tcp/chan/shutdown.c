@@ -22,9 +22,9 @@ static bool is_out(struct pki_tcp_ctrl *ctrl)
     int waiting = 0;
 
     link->writable = true;
-    ctrl->acks_due = true;
+    ctrl->acks.due = true;
     pki_tcp_ctrl_flush(ctrl);
-    return link->state == PKI_TCP_UP && link->heard && ctrl->tx_sent == ctrl->tx_end && ctrl->acks_bytes == 0 &&
+    return link->state == PKI_TCP_UP && ctrl->heard && ctrl->tx_sent == ctrl->tx_end && ctrl->acks.bytes == 0 &&
            (ioctl(link->source.fd, SIOCOUTQ, &waiting) != 0 || waiting == 0);
 }
 
@@ -65,7 +65,8 @@ void pki_tcp_ctrl_close(struct pki_tcp_ep *ep)
         /* the peer closes that connection when it hears of this, and may not have read it to its end */
         ep->links[i].reported = UINT64_MAX;
     if (ep->iface->shutdown_ns == 0)
-        ep->iface->shutdown_ns = pki_now_ns() + (ep->iface->revoked || !ep->iface->base.carries ? SHUTDOWN_NS : ep->iface->params.retry_ns);
+        ep->iface->shutdown_ns =
+            pki_now_ns() + (ep->iface->revoked || !ep->iface->base.carries ? SHUTDOWN_NS : ep->iface->params.retry_ns);
     await(ctrl, copies_are_out);
     await(ctrl, has_room);
     if (!has_room(ctrl))

@@ -5,108 +5,113 @@
 
 #include "transport/tcp/tcp.h"
 
-void pki_tcp_data_rewind(struct pki_tcp_link *link)
+void pki_tcp_data_forget(struct pki_tcp_link *link)
 {
-    pki_tcp_recall(link);
-    link->next = link->acked;
-    link->written = 0;
-    link->head_have = 0;
-    link->left = 0;
-    if (link->grant != NULL)
-        link->grant->fillers--;
-    link->grant = NULL;
+    struct pki_tcp_in *in = link->in;
+
+    in->head_have = 0;
+    in->left = 0;
+    if (in->grant != NULL)
+        in->grant->fillers--;
+    in->grant = NULL;
     pki_tcp_unexpected_drop(link);
 }
 
 static bool begin_chunk(struct pki_tcp_link *link)
 {
+    struct pki_tcp_in *in = link->in;
     struct pki_tcp_ep *ep = link->ep;
-    bool right = pki_tcp_get_chunk(link->head, &link->chunk);
+    bool right = pki_tcp_get_chunk(in->head, &in->chunk);
 
     if (right)
-        link->grant = pki_tcp_grant_find(ep, &link->chunk);
-    if (link->grant == NULL && (!right || !pki_tcp_unexpected_may(ep, &link->chunk))) {
+        in->grant = pki_tcp_grant_find(ep, &in->chunk);
+    if (in->grant == NULL && (!right || !pki_tcp_unexpected_may(ep, &in->chunk))) {
         pki_tcp_lost(ep, 0, "sent a chunk of no granted transfer (operation %llu, bytes %llu to %llu)",
-                     (unsigned long long)link->chunk.op, (unsigned long long)link->chunk.offset,
-                     (unsigned long long)link->chunk.offset + link->chunk.bytes);
+                     (unsigned long long)in->chunk.op, (unsigned long long)in->chunk.offset,
+                     (unsigned long long)in->chunk.offset + in->chunk.bytes);
         return false;
     }
-    if (link->grant != NULL)
-        link->grant->fillers++;
-    link->left = link->chunk.bytes;
-    link->polls = 0;
+    if (in->grant != NULL)
+        in->grant->fillers++;
+    in->left = in->chunk.bytes;
+    in->polls = 0;
     return true;
 }
 
 static bool end_chunk(struct pki_tcp_link *link)
 {
-    struct pki_recv *grant = link->grant;
+    struct pki_tcp_in *in = link->in;
+    struct pki_recv *grant = in->grant;
 
     link->received++;
-    link->ep->ctrl.acks_due = true;
+    link->ep->ctrl.acks.due = true;
     pki_tcp_ctrl_look(link->ep);
     if (grant == NULL) {
         pki_tcp_unexpected_ended(link);
         return true;
     }
     grant->fillers--;
-    link->grant = NULL;
-    if (pki_tcp_grant_filled(link->ep, grant, &link->chunk))
+    in->grant = NULL;
+    if (pki_tcp_grant_filled(link->ep, grant, &in->chunk))
         return true;
-    pki_tcp_lost(link->ep, 0, "sent bytes %llu to %llu of operation %llu twice", (unsigned long long)link->chunk.offset,
-                 (unsigned long long)link->chunk.offset + link->chunk.bytes, (unsigned long long)link->chunk.op);
+    pki_tcp_lost(link->ep, 0, "sent bytes %llu to %llu of operation %llu twice", (unsigned long long)in->chunk.offset,
+                 (unsigned long long)in->chunk.offset + in->chunk.bytes, (unsigned long long)in->chunk.op);
     return false;
 }
 
 ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done)
 {
-    size_t left = link->left - done;
+    struct pki_tcp_in *in = link->in;
+    size_t left = in->left - done;
     struct iovec parts[2];
     int n = 0;
 
     if (left > 0) {
-        char *begin = link->grant != NULL ? link->grant->addr + link->chunk.offset : link->unexpected->payload;
+        char *begin = in->grant != NULL ? in->grant->addr + in->chunk.offset : in->unexpected->payload;
 
-        parts[n++] = (struct iovec){ begin + (link->chunk.bytes - left), left };
+        parts[n++] = (struct iovec){ begin + (in->chunk.bytes - left), left };
     }
-    parts[n++] = (struct iovec){ link->head + link->head_have, sizeof link->head - link->head_have };
+    parts[n++] = (struct iovec){ in->head + in->head_have, sizeof in->head - in->head_have };
     return n == 1 ? recv(link->source.fd, parts->iov_base, parts->iov_len, MSG_DONTWAIT) : readv(link->source.fd, parts, n);
 }
 
 bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes)
 {
-    size_t payload = bytes < link->left ? bytes : link->left;
+    struct pki_tcp_in *in = link->in;
+    size_t payload = bytes < in->left ? bytes : in->left;
 
-    link->left -= payload;
-    link->head_have += bytes - payload;
-    if (payload > 0 && link->left == 0 && !end_chunk(link))
+    in->left -= payload;
+    in->head_have += bytes - payload;
+    if (payload > 0 && in->left == 0 && !end_chunk(link))
         return false;
-    if (link->head_have < sizeof link->head)
+    if (in->head_have < sizeof in->head)
         return true;
-    link->head_have = 0;
+    in->head_have = 0;
     return begin_chunk(link);
 }
 
 /* That was all for now: the next bytes are an event. */
 static bool is_dry(const struct pki_tcp_link *link, size_t got, size_t wanted)
 {
-    return link->left == 0 && !link->hangup && got < wanted;
+    return link->in->left == 0 && !link->hangup && got < wanted;
 }
 
 void pki_tcp_data_read(struct pki_tcp_link *link)
 {
+    struct pki_tcp_in *in = link->in;
     size_t budget = pki_tcp_round_bytes(link);
 
     while (link->state == PKI_TCP_UP && link->readable) {
-        size_t wanted = link->left + sizeof link->head - link->head_have;
+        size_t wanted = in->left + sizeof in->head - in->head_have;
         ssize_t n;
 
-        if (link->left > 0 && link->grant == NULL && link->unexpected == NULL && !pki_tcp_unexpected_place(link)) {
+        if (in->left > 0 && in->grant == NULL && in->unexpected == NULL && !pki_tcp_unexpected_place(link)) {
             if (link->state == PKI_TCP_UP)
                 pki_tcp_link_ready(link);
             return;
         }
-        if (link->grant != NULL && pki_tcp_offload(link, false, link->left, link->grant->bytes)) { /* what comes before its CTS may move yet */
+        /* what comes before its CTS may move yet */
+        if (in->grant != NULL && pki_tcp_offload(link, false, in->left, in->grant->bytes)) {
             link->readable = false;
             return;
         }
@@ -145,14 +150,14 @@ bool pki_tcp_data_returned(struct pki_tcp_job *job)
         return true;
     if (!job->out && !pki_tcp_advance_in(link, job->moved))
         return false;
-    if (job->failed) {
+    if (job->how == PKI_TCP_JOB_FAILED) {
         pki_tcp_link_broken(link, job->error);
         return false;
     }
     if (job->out)
-        link->writable = link->writable || !job->blocked;
+        link->writable = link->writable || job->how != PKI_TCP_JOB_BLOCKED;
     else
-        link->readable = link->readable || !job->blocked;
+        link->readable = link->readable || job->how != PKI_TCP_JOB_BLOCKED;
     pki_tcp_link_ready(link);
     return true;
 }

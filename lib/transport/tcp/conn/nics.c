@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "topology/topology.h"
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 #include "util/env.h"
 #include "util/fd.h"
 #include "util/netif.h"
@@ -74,7 +74,8 @@ static pk_result_t find_named(struct pki_netif named[NAMED_MAX], int *n)
             named[(*n)++] = all[i];
     }
     if (result == PK_OK && *n == 0)
-        return pki_fail(PK_ERR_ARG, NULL, "PK_IFNAME=%.64s: none of the addresses there can be used (yet)", pki_env_get("PK_IFNAME"));
+        return pki_fail(PK_ERR_ARG, NULL, "PK_IFNAME=%.64s: none of the addresses there can be used (yet)",
+                        pki_env_get("PK_IFNAME"));
     return result;
 }
 

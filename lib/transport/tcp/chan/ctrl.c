@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages on the control channel: kept in a ring until the peer has them, read into a buffer and looked at in place. */
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
 
@@ -42,24 +43,6 @@ static size_t frame_bytes(const struct pki_tcp_ctrl *ctrl, uint64_t from)
     return pki_tcp_filled(pki_tcp_get_length(ctrl->tx + (from & TX_MASK)));
 }
 
-static void gather_acks(struct pki_tcp_ctrl *ctrl)
-{
-    struct pki_tcp_ep *ep = ctrl->link->ep;
-
-    ctrl->acks_bytes = ctrl->acks_sent = 0;
-    ctrl->acks_due = false;
-    for (uint32_t i = 0; i < ep->nlinks; i++) {
-        struct pki_tcp_ack ack = { .link = i, .frames = ep->links[i].received };
-
-        if (ep->links[i].reported == ack.frames)
-            continue;
-        pki_tcp_put_ack(ctrl->acks + ctrl->acks_bytes, &ack);
-        ctrl->acks_bytes += PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES;
-        ep->links[i].reported = ack.frames;
-    }
-    ctrl->rx_unreported = 0;
-}
-
 /* A half-written row of acknowledgements first, then the frames, then acknowledgements that are due. */
 static int gather(struct pki_tcp_ctrl *ctrl, struct iovec parts[3])
 {
@@ -67,28 +50,28 @@ static int gather(struct pki_tcp_ctrl *ctrl, struct iovec parts[3])
     size_t first = bytes < PKI_TCP_TX_BYTES - at ? bytes : PKI_TCP_TX_BYTES - at;
     int n = 0;
 
-    if (ctrl->acks_sent == 0 && bytes > 0) {
+    if (ctrl->acks.sent == 0 && bytes > 0) {
         parts[n++] = (struct iovec){ ctrl->tx + at, first };
         if (bytes > first)
             parts[n++] = (struct iovec){ ctrl->tx, bytes - first };
     }
-    if (ctrl->acks_sent < ctrl->acks_bytes)
-        parts[n++] = (struct iovec){ ctrl->acks + ctrl->acks_sent, ctrl->acks_bytes - ctrl->acks_sent };
+    if (ctrl->acks.sent < ctrl->acks.bytes)
+        parts[n++] = (struct iovec){ ctrl->acks.row + ctrl->acks.sent, ctrl->acks.bytes - ctrl->acks.sent };
     return n;
 }
 
 static void advance_out(struct pki_tcp_ctrl *ctrl, size_t bytes)
 {
-    if (ctrl->acks_sent == 0) {
+    if (ctrl->acks.sent == 0) {
         size_t frames = (size_t)(ctrl->tx_end - ctrl->tx_sent);
 
         frames = bytes < frames ? bytes : frames;
         ctrl->tx_sent += frames;
         bytes -= frames;
     }
-    ctrl->acks_sent += bytes;
-    if (ctrl->acks_sent == ctrl->acks_bytes)
-        ctrl->acks_sent = ctrl->acks_bytes = 0;
+    ctrl->acks.sent += bytes;
+    if (ctrl->acks.sent == ctrl->acks.bytes)
+        ctrl->acks.sent = ctrl->acks.bytes = 0;
 }
 
 /* Nothing can be written any more, but what the peer wrote before it left, or broke off, is still there. */
@@ -108,8 +91,8 @@ PKI_HOT void pki_tcp_ctrl_flush(struct pki_tcp_ctrl *ctrl)
         struct msghdr message = { .msg_iov = parts };
         ssize_t n;
 
-        if (ctrl->acks_due && ctrl->acks_bytes == 0)
-            gather_acks(ctrl);
+        if (ctrl->acks.due && ctrl->acks.bytes == 0)
+            pki_tcp_acks_gather(ctrl->link->ep);
         message.msg_iovlen = (size_t)gather(ctrl, parts);
         if (message.msg_iovlen == 0)
             return;
@@ -117,7 +100,7 @@ PKI_HOT void pki_tcp_ctrl_flush(struct pki_tcp_ctrl *ctrl)
                                     : sendmsg(link->source.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n >= 0) {
             advance_out(ctrl, (size_t)n);
-            if (ctrl->tx_sent == ctrl->tx_end && ctrl->acks_bytes == 0 && !ctrl->acks_due)
+            if (ctrl->tx_sent == ctrl->tx_end && ctrl->acks.bytes == 0 && !ctrl->acks.due)
                 return;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             link->writable = false;
@@ -155,7 +138,7 @@ PKI_HOT pk_result_t pki_tcp_send(struct pki_ep *base, const struct pki_msg *msg,
     if (out.kind == PKI_MSG_SIDE)
         out.offset = pki_tcp_sent_before(ep, out.extra == PKI_SIDE_SHUTDOWN);
     bytes = pki_tcp_put_msg(head, &out);
-    ctrl->acks_due = ctrl->acks_due || ctrl->rx_unreported >= PKI_TCP_TELL_BYTES;
+    ctrl->acks.due = ctrl->acks.due || ctrl->acks.unreported >= PKI_TCP_TELL_BYTES;
     pki_tcp_ctrl_write(ctrl, head, bytes);
     if (msg->payload > 0)
         pki_tcp_ctrl_write(ctrl, payload, msg->payload);
@@ -165,7 +148,7 @@ PKI_HOT pk_result_t pki_tcp_send(struct pki_ep *base, const struct pki_msg *msg,
     return PK_OK;
 }
 
-PKI_HOT void pki_tcp_ctrl_acked(struct pki_tcp_ctrl *ctrl, uint64_t frames)
+static PKI_HOT void forget_acked(struct pki_tcp_ctrl *ctrl, uint64_t frames)
 {
     struct pki_tcp_link *link = ctrl->link;
 
@@ -173,48 +156,13 @@ PKI_HOT void pki_tcp_ctrl_acked(struct pki_tcp_ctrl *ctrl, uint64_t frames)
         ctrl->tx_head += frame_bytes(ctrl, ctrl->tx_head);
 }
 
-/* While it stands. False: not all of them have been sent. */
-static bool take_acked(struct pki_tcp_ctrl *ctrl, uint64_t frames)
-{
-    if (frames > ctrl->link->end)
-        return false;
-    pki_tcp_ctrl_acked(ctrl, frames);
-    return ctrl->tx_head <= ctrl->tx_sent;
-}
-
-void pki_tcp_ctrl_rewind(struct pki_tcp_ctrl *ctrl)
-{
-    ctrl->tx_sent = ctrl->tx_head;
-    ctrl->acks_sent = ctrl->acks_bytes = 0;
-    ctrl->rx_tail = ctrl->rx_scan;
-    ctrl->link->ep->gone = false;
-    for (uint32_t i = 0; i < ctrl->link->ep->nlinks; i++)
-        ctrl->link->ep->links[i].reported = UINT64_MAX; /* what was told may not have come */
-    ctrl->acks_due = true;
-}
-
 /* ---- In ---- */
-
-static bool take_ack(struct pki_tcp_ctrl *ctrl, const unsigned char *bytes)
-{
-    struct pki_tcp_ep *ep = ctrl->link->ep;
-    struct pki_tcp_ack ack;
-
-    if (!pki_tcp_get_ack(bytes, &ack) || ack.link >= ep->nlinks || ack.frames > ep->links[ack.link].end)
-        return false;
-    if (ack.link == 0)
-        return take_acked(ctrl, ack.frames);
-    if (!pki_tcp_data_was_sent(&ep->links[ack.link], ack.frames))
-        return false;
-    pki_tcp_data_acked(&ep->links[ack.link], ack.frames);
-    return true;
-}
 
 static void take_msg(struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *frame)
 {
     ctrl->link->received++;
-    ctrl->rx_unreported += pki_tcp_filled(frame->bytes);
-    ctrl->acks_due = ctrl->acks_due || ctrl->rx_unreported >= PKI_TCP_TELL_AT_LAST;
+    ctrl->acks.unreported += pki_tcp_filled(frame->bytes);
+    ctrl->acks.due = ctrl->acks.due || ctrl->acks.unreported >= PKI_TCP_TELL_AT_LAST;
 }
 
 static bool take_frame(struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *frame)
@@ -224,7 +172,7 @@ static bool take_frame(struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *fr
         take_msg(ctrl, frame);
         return true;
     case PKI_TCP_ACK:
-        return take_ack(ctrl, ctrl->rx + ctrl->rx_scan + PKI_TCP_HEADER_BYTES);
+        return pki_tcp_ack_take(ctrl->link->ep, ctrl->rx + ctrl->rx_scan + PKI_TCP_HEADER_BYTES);
     case PKI_TCP_CLOSE:
         pki_tcp_is_shutting_down(ctrl->link->ep);
         return true;
@@ -234,7 +182,8 @@ static bool take_frame(struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *fr
     return false;
 }
 
-/* A shutdown message that came before what was sent ahead of it by another connection, whose frames will have this control channel looked at again. */
+/* A shutdown message that came before what was sent ahead of it by another connection. That one's frames will have this control
+ * channel looked at again. */
 static PKI_HOT bool is_held(const struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *frame)
 {
     const unsigned char *bytes = ctrl->rx + ctrl->rx_scan + PKI_TCP_HEADER_BYTES;
@@ -246,8 +195,8 @@ static bool holds_shutdown(const struct pki_tcp_ctrl *ctrl)
 {
     struct pki_tcp_frame frame;
 
-    return ctrl->rx_tail - ctrl->rx_scan >= PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES && pki_tcp_get_header(ctrl->rx + ctrl->rx_scan, &frame) &&
-           is_held(ctrl, &frame);
+    return ctrl->rx_tail - ctrl->rx_scan >= PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES &&
+           pki_tcp_get_header(ctrl->rx + ctrl->rx_scan, &frame) && is_held(ctrl, &frame);
 }
 
 /* Behind a frame that has been taken. Where no message is kept in front of it, only a message stays, for peek. */
@@ -310,10 +259,10 @@ static PKI_HOT bool take_read(struct pki_tcp_ctrl *ctrl, ssize_t n, size_t room)
     if (n > 0) {
         bool right;
 
-        link->heard = true;
+        ctrl->heard = true;
         ctrl->rx_tail += (size_t)n;
         right = scan(ctrl);
-        if (ctrl->acks_due)
+        if (ctrl->acks.due)
             pki_tcp_ctrl_flush(ctrl);
         return right && ((size_t)n == room || link->hangup);
     }
@@ -403,22 +352,6 @@ static PKI_HOT bool peek_ctrl(struct pki_tcp_ctrl *ctrl, struct pki_msg *msg, co
     return false;
 }
 
-bool pki_tcp_ctrl_has_news(const struct pki_tcp_ctrl *ctrl)
-{
-    struct pki_tcp_frame frame;
-    struct pki_msg msg;
-    const unsigned char *bytes;
-
-    for (size_t at = ctrl->rx_head; at < ctrl->rx_scan; at += pki_tcp_filled(frame.bytes)) {
-        if (!pki_tcp_get_header(ctrl->rx + at, &frame))
-            return false;
-        if (frame.type == PKI_TCP_MSG && pki_tcp_get_msg(ctrl->rx + at + PKI_TCP_HEADER_BYTES, frame.bytes, &msg, &bytes) &&
-            msg.kind == PKI_MSG_SIDE)
-            return true;
-    }
-    return false;
-}
-
 PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
@@ -440,4 +373,97 @@ PKI_HOT void pki_tcp_pop(struct pki_ep *base)
         ctrl->rx_head = ctrl->rx_scan = ctrl->rx_tail = 0;
     if (ctrl->link->readable)
         pki_tcp_link_ready(ctrl->link);
+}
+
+/* ---- As the user of its connection ---- */
+
+static void readable(struct pki_tcp_link *link)
+{
+    if (pki_tcp_ctrl_read(link->ctrl))
+        link->ep->iface->quiet = 0;
+}
+
+static void writable(struct pki_tcp_link *link)
+{
+    pki_tcp_ctrl_flush(link->ctrl);
+}
+
+/* False: not all of them have been sent. */
+static bool acked(struct pki_tcp_link *link, uint64_t frames)
+{
+    forget_acked(link->ctrl, frames);
+    return link->ctrl->tx_head <= link->ctrl->tx_sent;
+}
+
+/* What has come, and is whole, stays: the engine takes it yet. */
+static void broken(struct pki_tcp_link *link)
+{
+    link->ep->gone = false;
+}
+
+/* What the peer lacks is written again, and read again what is not whole. */
+static void reset(struct pki_tcp_link *link, uint64_t received)
+{
+    struct pki_tcp_ctrl *ctrl = link->ctrl;
+
+    broken(link);
+    ctrl->heard = !link->ep->connects;
+    forget_acked(ctrl, received);
+    ctrl->tx_sent = ctrl->tx_head;
+    ctrl->rx_tail = ctrl->rx_scan;
+    pki_tcp_acks_repeat(link->ep);
+}
+
+/* Messages end when they are written here. */
+static void lost(struct pki_tcp_link *link)
+{
+    (void)link;
+}
+
+static bool has_news(const struct pki_tcp_link *link)
+{
+    const struct pki_tcp_ctrl *ctrl = link->ctrl;
+    struct pki_tcp_frame frame;
+    struct pki_msg msg;
+    const unsigned char *bytes;
+
+    for (size_t at = ctrl->rx_head; at < ctrl->rx_scan; at += pki_tcp_filled(frame.bytes)) {
+        if (!pki_tcp_get_header(ctrl->rx + at, &frame))
+            return false;
+        if (frame.type == PKI_TCP_MSG && pki_tcp_get_msg(ctrl->rx + at + PKI_TCP_HEADER_BYTES, frame.bytes, &msg, &bytes) &&
+            msg.kind == PKI_MSG_SIDE)
+            return true;
+    }
+    return false;
+}
+
+static const struct pki_tcp_user user = {
+    .readable = readable,
+    .writable = writable,
+    .acked = acked,
+    .broken = broken,
+    .reset = reset,
+    .lost = lost,
+    .has_news = has_news,
+};
+
+void pki_tcp_ctrl_use(struct pki_tcp_link *link)
+{
+    link->user = &user;
+    link->ctrl = &link->ep->ctrl;
+    link->ctrl->link = link;
+}
+
+bool pki_tcp_ctrl_open(struct pki_tcp_ctrl *ctrl)
+{
+    ctrl->tx = aligned_alloc(4096, PKI_TCP_TX_BYTES);
+    ctrl->rx = aligned_alloc(4096, PKI_TCP_RX_BYTES);
+    return ctrl->tx != NULL && ctrl->rx != NULL;
+}
+
+void pki_tcp_ctrl_free(struct pki_tcp_ctrl *ctrl)
+{
+    free(ctrl->rx);
+    free(ctrl->tx);
+    *ctrl = (struct pki_tcp_ctrl){ 0 };
 }

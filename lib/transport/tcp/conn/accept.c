@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "transport/tcp/reach.h"
+#include "transport/tcp/conn/reach.h"
 #include "tuning/tuning.h"
 #include "util/auth.h"
 #include "util/clock.h"
@@ -23,7 +23,7 @@
 /* With a port for `address`. PK_IN_PROGRESS, if `optional`: this host does not have it. */
 static pk_result_t listen_on(struct pki_tcp_iface *iface, struct sockaddr_storage *address, bool optional)
 {
-    struct pki_tcp_source *source = &iface->listener[iface->listeners];
+    struct pki_tcp_source *source = &iface->accepting.listener[iface->accepting.listeners];
     int fd;
     pk_result_t result;
 
@@ -38,7 +38,7 @@ static pk_result_t listen_on(struct pki_tcp_iface *iface, struct sockaddr_storag
         close(fd);
         return PK_ERR_SYSTEM;
     }
-    iface->listeners++;
+    iface->accepting.listeners++;
     return PK_OK;
 }
 
@@ -46,12 +46,12 @@ static void leave_out(struct pki_tcp_iface *iface, sa_family_t family)
 {
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < iface->addresses; i++)
-        if (iface->address[i].ss_family != family) {
-            iface->prefix[kept] = iface->prefix[i];
-            iface->address[kept++] = iface->address[i];
+    for (uint32_t i = 0; i < iface->own.count; i++)
+        if (iface->own.address[i].ss_family != family) {
+            iface->own.prefix[kept] = iface->own.prefix[i];
+            iface->own.address[kept++] = iface->own.address[i];
         }
-    iface->addresses = kept;
+    iface->own.count = kept;
 }
 
 /* At every address of the family, with one port, if some of those that the others are told are of it. */
@@ -61,8 +61,8 @@ static pk_result_t listen_to_family(struct pki_tcp_iface *iface, sa_family_t fam
     bool wanted = false;
     pk_result_t result;
 
-    for (uint32_t i = 0; i < iface->addresses; i++)
-        wanted = wanted || iface->address[i].ss_family == family;
+    for (uint32_t i = 0; i < iface->own.count; i++)
+        wanted = wanted || iface->own.address[i].ss_family == family;
     if (!wanted)
         return PK_OK;
     result = listen_on(iface, &any, true);
@@ -70,9 +70,9 @@ static pk_result_t listen_to_family(struct pki_tcp_iface *iface, sa_family_t fam
         leave_out(iface, family);
         return PK_OK;
     }
-    for (uint32_t i = 0; i < iface->addresses && result == PK_OK; i++)
-        if (iface->address[i].ss_family == family)
-            pki_netif_set_port(&iface->address[i], pki_netif_port(&any));
+    for (uint32_t i = 0; i < iface->own.count && result == PK_OK; i++)
+        if (iface->own.address[i].ss_family == family)
+            pki_netif_set_port(&iface->own.address[i], pki_netif_port(&any));
     return result;
 }
 
@@ -82,7 +82,7 @@ static pk_result_t listen_to_all(struct pki_tcp_iface *iface)
 
     if (result == PK_OK)
         result = listen_to_family(iface, AF_INET6);
-    if (result == PK_OK && iface->addresses == 0)
+    if (result == PK_OK && iface->own.count == 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "over tcp: cannot listen at any address of this host");
     return result;
 }
@@ -91,16 +91,16 @@ pk_result_t pki_tcp_listen(struct pki_tcp_iface *iface, const struct pki_tcp_cho
 {
     pk_result_t result = PK_OK;
 
-    iface->how = choice->how;
-    iface->addresses = choice->count;
+    iface->own.how = choice->how;
+    iface->own.count = choice->count;
     for (uint32_t i = 0; i < choice->count; i++) {
-        iface->prefix[i] = choice->nics[i].prefix;
-        iface->address[i] = choice->nics[i].address;
+        iface->own.prefix[i] = choice->nics[i].prefix;
+        iface->own.address[i] = choice->nics[i].address;
     }
     if (choice->how == PKI_TCP_ALL)
         return listen_to_all(iface);
     for (uint32_t i = 0; i < choice->count && result == PK_OK; i++)
-        result = listen_on(iface, &iface->address[i], false);
+        result = listen_on(iface, &iface->own.address[i], false);
     return result;
 }
 
@@ -110,22 +110,22 @@ static void show_out(struct pki_tcp_iface *iface, struct pki_tcp_unproven *unpro
 {
     const struct pki_where where = { .rank = iface->rank, .peer = -1 };
 
-    if (iface->dropped++ < WARNINGS)
+    if (iface->accepting.dropped++ < WARNINGS)
         pki_log(unproven->challenged ? PKI_LOG_WARN : PKI_LOG_INFO, &where,
-                "over tcp: dropped a connection that %s (%u so far)", why, iface->dropped);
+                "over tcp: dropped a connection that %s (%u so far)", why, iface->accepting.dropped);
     pki_tcp_source_remove(&unproven->source);
 }
 
 /* A free place, or that of the one who has been here longest: idle ones must not shut out a rank. */
 static struct pki_tcp_unproven *place(struct pki_tcp_iface *iface)
 {
-    struct pki_tcp_unproven *oldest = &iface->unproven_list[0];
+    struct pki_tcp_unproven *oldest = &iface->accepting.unproven[0];
 
     for (int i = 0; i < PKI_TCP_UNPROVEN_MAX; i++) {
-        if (iface->unproven_list[i].source.fd < 0)
-            return &iface->unproven_list[i];
-        if (iface->unproven_list[i].until_ns < oldest->until_ns)
-            oldest = &iface->unproven_list[i];
+        if (iface->accepting.unproven[i].source.fd < 0)
+            return &iface->accepting.unproven[i];
+        if (iface->accepting.unproven[i].until_ns < oldest->until_ns)
+            oldest = &iface->accepting.unproven[i];
     }
     show_out(iface, oldest, "was pushed out by others");
     return oldest;
@@ -151,17 +151,18 @@ static void cannot_accept(struct pki_tcp_iface *iface, int error)
     const struct pki_where where = { .rank = iface->rank, .peer = -1 };
     char reason[128];
 
-    iface->pause_until_ns = pki_now_ns() + pki_tuning.start.rest_ns;
-    if (!iface->said_full)
-        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot accept connections; trying again: %s", strerror_r(error, reason, sizeof reason));
-    iface->said_full = true;
+    iface->accepting.pause_until_ns = pki_now_ns() + pki_tuning.start.rest_ns;
+    if (!iface->accepting.said_full)
+        pki_log(PKI_LOG_WARN, &where, "over tcp: cannot accept connections; trying again: %s",
+                strerror_r(error, reason, sizeof reason));
+    iface->accepting.said_full = true;
 }
 
 void pki_tcp_accept(struct pki_tcp_iface *iface, struct pki_tcp_source *listener)
 {
-    if (iface->pause_until_ns != 0 && pki_now_ns() < iface->pause_until_ns)
+    if (iface->accepting.pause_until_ns != 0 && pki_now_ns() < iface->accepting.pause_until_ns)
         return;
-    iface->pause_until_ns = 0;
+    iface->accepting.pause_until_ns = 0;
     for (int i = 0; i < pki_tuning.tcp.accepts; i++) {
         int fd = pki_fd_keep(accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
 
@@ -262,7 +263,7 @@ bool pki_tcp_unproven_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t
     bool some = false;
 
     for (int i = 0; i < PKI_TCP_UNPROVEN_MAX; i++) {
-        struct pki_tcp_unproven *unproven = &iface->unproven_list[i];
+        struct pki_tcp_unproven *unproven = &iface->accepting.unproven[i];
 
         unproven->until_ns = pki_tcp_put_off(unproven->until_ns, away_ns, now + STAY_NS);
         if (unproven->source.fd >= 0 && now > unproven->until_ns)
@@ -275,5 +276,5 @@ bool pki_tcp_unproven_timers(struct pki_tcp_iface *iface, uint64_t now, uint64_t
 void pki_tcp_unproven_close(struct pki_tcp_iface *iface)
 {
     for (int i = 0; i < PKI_TCP_UNPROVEN_MAX; i++)
-        pki_tcp_source_remove(&iface->unproven_list[i].source);
+        pki_tcp_source_remove(&iface->accepting.unproven[i].source);
 }

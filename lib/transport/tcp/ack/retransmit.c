@@ -68,8 +68,8 @@ void pki_tcp_copy_released(struct pki_tcp_ep *ep, struct pki_tcp_slot *slot)
     slot->src = copy;
     slot->move->acked += slot->bytes;
     slot->move = NULL;
-    ep->links[1].outstanding -= slot->bytes;
-    ep->retransmit.frames = ep->links[1].next;
+    ep->links[1].out->outstanding -= slot->bytes;
+    ep->retransmit.frames = ep->links[1].out->next;
 }
 
 /* A connection that has been reset has nothing waiting either. */
@@ -87,6 +87,6 @@ bool pki_tcp_copies_are_out(const struct pki_tcp_ep *ep)
 
     if (link->state == PKI_TCP_OVER || link->acked >= ep->retransmit.frames)
         return true;
-    return !ep->retransmit.never && link->state == PKI_TCP_UP && link->next >= ep->retransmit.frames &&
+    return !ep->retransmit.never && link->state == PKI_TCP_UP && link->out->next >= ep->retransmit.frames &&
            ioctl(link->source.fd, SIOCOUTQ, &waiting) == 0 && waiting == 0 && is_whole(link);
 }

@@ -3,6 +3,8 @@
  * A rank of a job whose allreduces an aggregator sums; the driver (drive.py) starts it PK_SIZE times. Every result is compared,
  * of floats to the bound that docs/switchml.md gives, and to the bit with that of the other ranks.
  *
+ * SWITCHML_RANKS_THREADS says how many threads a rank has, where it is more than one.
+ *
  * usage: switchml-ranks [all|short|few|endless|unfit|survive|mismatch|double [wait]]    wait: rank 0 begins when it has read a byte
  */
 #include <float.h>
@@ -16,6 +18,7 @@
 
 static pk_comm_t *comm;
 static int rank, size;
+static size_t threads = 1;
 static unsigned wrong;
 
 #define CHECK(what, ...) \
@@ -58,16 +61,33 @@ static void check_alike(const void *data, size_t bytes)
     free(first);
 }
 
-/* What the sum and its bound are made of: numbers of all ranks, in the packet of element `i`, or in a part of it. */
+/* What the sum and its bound are made of: numbers of all ranks, in the packet of element `i` or, of packets of 64 values, in some
+ * beside it. */
 struct expected {
     double sum, absolute, most;
 };
 
+/* Where the part of the thread that has element `i` begins and ends. The first threads have an element more than the others. */
+static void part_of(size_t count, size_t i, size_t *begin, size_t *end)
+{
+    const size_t each = count / threads, rest = count % threads;
+
+    *end = 0;
+    for (size_t t = 0; t < threads && *end <= i; t++) {
+        *begin = *end;
+        *end += each + (t < rest);
+    }
+}
+
 static struct expected expect(size_t count, size_t i, int kind)
 {
-    const size_t unit = 256, first = i / unit * unit, end = first + unit < count ? first + unit : count;
+    const size_t unit = 256;
     struct expected e = { 0, 0, 0 };
+    size_t first = 0, end;
 
+    part_of(count, i, &first, &end);
+    first += (i - first) / unit * unit;
+    end = first + unit < end ? first + unit : end;
     for (int r = 0; r < size; r++) {
         e.sum += (double)number(r, i, kind);
         e.absolute += fabs((double)number(r, i, kind));
@@ -294,7 +314,9 @@ int main(int argc, char **argv)
     pk_explanation_t how = { .struct_size = sizeof how };
     int rc;
 
-    if (pk_comm_init(&comm, NULL) != PK_OK)
+    if (getenv("SWITCHML_RANKS_THREADS") != NULL)
+        threads = (size_t)atoi(getenv("SWITCHML_RANKS_THREADS"));
+    if (threads < 1 || pk_comm_init(&comm, NULL) != PK_OK)
         return 3;
     pk_comm_rank(comm, &rank);
     pk_comm_size(comm, &size);

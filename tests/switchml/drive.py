@@ -510,6 +510,10 @@ def several():
     codes, said = finish(start(2, ("mismatch",), PK_SWITCHML=where(aggregator.port), PK_TIMEOUT_MS=20000))
     aggregator.stop()
     check("ranks disagree on the count", codes == [4, 4] and "packets of another operation" in said, "%s\n%s" % (codes, said))
+    aggregator = Aggregator()
+    codes, said = finish(start(2, ("abort",), PK_SWITCHML=where(aggregator.port)))
+    aggregator.stop()
+    check("nothing is written after an abort", codes == [4, 4], "%s\n%s" % (codes, said))
     another_number()
 
 

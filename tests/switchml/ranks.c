@@ -5,16 +5,18 @@
  *
  * SWITCHML_RANKS_THREADS says how many threads a rank has, where it is more than one.
  *
- * usage: switchml-ranks [all|short|few|endless|unfit|survive|mismatch|double [wait]]    wait: rank 0 begins when it has read a byte
+ * usage: switchml-ranks [all|short|few|endless|unfit|abort|survive|mismatch|double [wait]]    wait: rank 0 begins when it has read a byte
  */
 #include <float.h>
 #include <math.h>
 #include <pickle/pickle.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static pk_comm_t *comm;
 static int rank, size;
@@ -242,6 +244,41 @@ static int go_on(bool unfit)
     return 4;
 }
 
+static void nap(long ms)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
+}
+
+static void *abort_soon(void *arg)
+{
+    nap(20);
+    CHECK(pk_comm_abort(comm) == PK_OK, "abort\n", rank);
+    return arg;
+}
+
+/* The aggregator and the other ranks may go on for a while. Nothing is written into a buffer that the call has given back. */
+static int aborted(void)
+{
+    enum { COUNT = 4 << 20 };
+    static int32_t data[COUNT];
+    pthread_t thread;
+    size_t written = 0;
+
+    CHECK(pk_allreduce(data, data, 1000, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK, "allreduce\n", rank);
+    if (rank == 0 && pthread_create(&thread, NULL, abort_soon, NULL) != 0)
+        return 1;
+    while (pk_allreduce(data, data, COUNT, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK)
+        ;
+    memset(data, 0x5a, sizeof data);
+    nap(500);
+    for (size_t i = 0; i < COUNT; i++)
+        written += data[i] != 0x5a5a5a5a;
+    CHECK(written == 0, "%zu elements were written after the call\n", rank, written);
+    if (rank == 0)
+        pthread_join(thread, NULL);
+    return wrong > 0 ? 1 : 4;
+}
+
 static bool is_lost(void)
 {
     pk_explanation_t how = { .struct_size = sizeof how };
@@ -294,6 +331,8 @@ static int run(const char *what)
 {
     if (strcmp(what, "endless") == 0 || strcmp(what, "unfit") == 0)
         return go_on(strcmp(what, "unfit") == 0);
+    if (strcmp(what, "abort") == 0)
+        return aborted();
     if (strcmp(what, "survive") == 0)
         return survive();
     if (strcmp(what, "mismatch") == 0)

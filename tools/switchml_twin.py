@@ -6,7 +6,7 @@
 usage: switchml_twin.py aggregator [--port P] [--secret FILE] [--loss PPM] [--mix PPM] [--seconds S] [--drop-after PACKETS]
                                    [--slow MS]
        switchml_twin.py worker --port P --rank R --workers N --id HEX [--secret FILE] [--elements 64|256] [--window W]
-                               [--type int32|float] [--numel N] [--jobs J] [--loss PPM] [--mix PPM]
+                               [--threads T] [--type int32|float] [--numel N] [--jobs J] [--loss PPM] [--mix PPM]
 """
 import argparse
 import array
@@ -20,6 +20,7 @@ import signal
 import socket
 import struct
 import sys
+import threading
 import time
 
 MAGIC = b"PKSW"
@@ -101,17 +102,18 @@ class Set:
 
 
 class Job:
-    def __init__(self, workers, elements, window):
-        self.workers, self.elements, self.window = workers, elements, window
-        self.address = {}
+    def __init__(self, workers, elements, threads, window):
+        self.workers, self.elements, self.threads = workers, elements, threads
+        self.window = window // threads
+        self.address = {} # (worker, thread): of its packets
         self.here = 0
-        self.sets = [[Set(), Set()] for _ in range(window)]
+        self.sets = [[Set(), Set()] for _ in range(2 * self.window * (threads - 1) + self.window)]
 
-    def packet(self, worker, data):
+    def packet(self, worker, thread, data):
         """(addresses, reply) of a packet."""
         size, job, identity, index, e0, e1 = HEADER.unpack_from(data)
         slot, which = index & 0x3fff, index >> 15
-        if size != (0x11 if self.elements == 64 else 0x13) or len(data) != 10 + 4 * self.elements or slot >= self.window:
+        if size != (0x11 if self.elements == 64 else 0x13) or len(data) != 10 + 4 * self.elements or slot >= len(self.sets):
             return [], None
         mine, other = self.sets[slot][which], self.sets[slot][1 - which]
         bit = 1 << worker
@@ -132,9 +134,9 @@ class Job:
             if not seen:
                 mine.count = mine.count - 1 if mine.count else self.workers - 1
         if not seen and last:
-            to = list(self.address.values())
+            to = [address for (_, t), address in self.address.items() if t == thread]
         elif seen and mine.count == 0:
-            to = [self.address[worker]] if worker in self.address else []
+            to = [self.address[worker, thread]] if (worker, thread) in self.address else []
         else:
             return [], None
         return to, HEADER.pack(size, job, identity, index, *mine.exponents) + unwords(mine.values)
@@ -176,7 +178,8 @@ class Aggregator:
         if state["worker"] is not None:
             identity, rank = state["worker"]
             job = self.jobs[identity]
-            del self.senders[job.address.pop(rank)]
+            for thread in range(job.threads):
+                del self.senders[job.address.pop((rank, thread))]
             job.here -= 1
             if job.here == 0:
                 del self.jobs[identity]
@@ -186,14 +189,15 @@ class Aggregator:
         right = proof(self.key, b"pickle switchml hello", state["nonce"], hello[:76])
         if hello[:4] != MAGIC or not hmac.compare_digest(right, hello[76:]):
             return False
-        identity, rank, workers, elements, window, port = struct.unpack_from(">16sIIIIH", hello, 8)
-        job = self.jobs.setdefault(identity, Job(workers, elements, window))
-        job.address[rank] = (state["peer"][0], port)
+        version, identity, rank, workers, elements, window, port, threads = struct.unpack_from(">I16sIIIIHH", hello, 4)
+        job = self.jobs.setdefault(identity, Job(workers, elements, threads if version == 2 else 1, window))
+        for thread in range(job.threads):
+            job.address[rank, thread] = (state["peer"][0], port + thread)
+            self.senders[job.address[rank, thread]] = (job, rank, thread)
         job.here += 1
-        self.senders[job.address[rank]] = (job, rank)
         state["worker"] = (identity, rank)
         self.newest = (connection, state)
-        answer = MAGIC + struct.pack(">IIHH92s", 0, job.window, self.port, 0, b"")
+        answer = MAGIC + struct.pack(">IIHH92s", 0, job.window * job.threads, self.port, 0, b"")
         connection.sendall(answer + proof(self.key, b"pickle switchml answer", state["nonce"], hello[44:76], answer))
         return True
 
@@ -206,8 +210,8 @@ class Aggregator:
         if self.packets == self.drop_after: # one rank alone loses its aggregator
             self.leave(*self.newest)
             return
-        job, rank = self.senders[sender]
-        to, reply = job.packet(rank, data)
+        job, *who = self.senders[sender]
+        to, reply = job.packet(*who, data)
         for address in to:
             self.udp.send(reply, address)
 
@@ -246,35 +250,77 @@ def scale_of(exponent, workers):
     return as_float32(float(INT32_MAX) / as_float32(workers * as_float32(2.0 ** exponent)))
 
 
+def ports_in_a_row(count):
+    """That many sockets."""
+    while True:
+        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+        port = 0
+        try:
+            for s in sockets:
+                s.bind(("127.0.0.1", port))
+                port = s.getsockname()[1] + 1
+            return sockets
+        except (OSError, OverflowError): # in use, or beyond the last one
+            for s in sockets:
+                s.close()
+
+
 class Worker:
-    """Thread 0 of one, so slot and set of packet p are those of place p + shift."""
+    """Its threads share the connection, and the jobs: each has a part of its own of the elements and of the slots."""
 
     def __init__(self, options):
         self.o = options
         key = key_of(options.secret)
         self.connection = socket.create_connection(("127.0.0.1", options.port))
-        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        udp.bind(("127.0.0.1", 0))
-        self.udp = Lossy(udp, options.loss, options.mix)
+        sockets = ports_in_a_row(options.threads)
         greeting = receive_all(self.connection, GREETING)
         nonce = os.urandom(32)
-        hello = MAGIC + struct.pack(">I16sIIIIHH32s", 1, bytes.fromhex(options.id), options.rank, options.workers,
-                                    options.elements, options.window, udp.getsockname()[1], 0, nonce)
+        several = options.threads > 1
+        hello = MAGIC + struct.pack(">I16sIIIIHH32s", 2 if several else 1, bytes.fromhex(options.id), options.rank,
+                                    options.workers, options.elements, options.window, sockets[0].getsockname()[1],
+                                    options.threads if several else 0, nonce)
         self.connection.sendall(hello + proof(key, b"pickle switchml hello", greeting[8:], hello))
         answer = receive_all(self.connection, ANSWER)
         if not hmac.compare_digest(proof(key, b"pickle switchml answer", greeting[8:], nonce, answer[:108]), answer[108:]):
             raise SystemExit("twin worker: the aggregator does not know the secret")
-        status, self.window, port = struct.unpack_from(">IIH", answer, 4)
+        status, window, port = struct.unpack_from(">IIH", answer, 4)
         if status != 0:
             raise SystemExit("twin worker: refused: %s" % answer[16:108].split(b"\0")[0].decode())
-        self.to = ("127.0.0.1", port)
+        self.threads = [Thread(options, Lossy(s, options.loss, options.mix), ("127.0.0.1", port), t, window // options.threads)
+                        for t, s in enumerate(sockets)]
+
+    def reduce(self, data, floats):
+        """A list of elements in, one of sums out. The first threads have one element more than the others."""
+        each, rest = divmod(len(data), len(self.threads))
+        cuts = [each * t + min(t, rest) for t in range(len(self.threads) + 1)]
+        parts = [data[a:b] for a, b in zip(cuts, cuts[1:])]
+        running = [threading.Thread(target=t.reduce, args=(part, floats)) for t, part in zip(self.threads[1:], parts[1:])]
+        for r in running:
+            r.start()
+        self.threads[0].reduce(parts[0], floats)
+        for r in running:
+            r.join()
+        return [x for t in self.threads for x in t.sums]
+
+
+class Thread:
+    """Slot and set of packet p are those of place p + shift; behind the slots of a thread are as many unused ones."""
+
+    def __init__(self, options, udp, to, number, window):
+        self.o, self.udp, self.to, self.number, self.window = options, udp, to, number, window
         self.shift = self.job = self.resends = 0
+        self.sums = []
 
     def index(self, p):
         place = (p + self.shift) % (2 * self.window)
-        return place % self.window | (0x8000 if place >= self.window else 0)
+        return 2 * self.window * self.number + place % self.window | (0x8000 if place >= self.window else 0)
 
-    def reduce(self, units, floats):
+    def reduce(self, data, floats):
+        padded = data + [0] * (-len(data) % self.o.elements)
+        units = [padded[i:i + self.o.elements] for i in range(0, len(padded), self.o.elements)]
+        self.sums = [x for unit in self.reduce_units(units, floats) for x in unit][:len(data)]
+
+    def reduce_units(self, units, floats):
         """Lists of elements in, lists of sums out."""
         n, count = len(units), self.o.elements
         ahead = min(self.window, n)
@@ -354,10 +400,7 @@ def work(options):
     wrong = 0
     for job in range(options.jobs):
         count = options.numel + job
-        padded = -(-count // options.elements) * options.elements
-        data = [element(options.rank, i, floats) if i < count else 0 for i in range(padded)]
-        units = [data[i:i + options.elements] for i in range(0, padded, options.elements)]
-        sums = [x for unit in worker.reduce(units, floats) for x in unit]
+        sums = worker.reduce([element(options.rank, i, floats) for i in range(count)], floats)
         for i in range(count):
             right = sum(element(r, i, floats) for r in range(options.workers))
             if floats:
@@ -365,7 +408,7 @@ def work(options):
                 wrong += not math.isclose(sums[i], right, rel_tol=1e-6, abs_tol=options.workers ** 2 * 2 * most / 2 ** 31)
             else:
                 wrong += sums[i] != right & 0xffffffff
-    said = (options.rank, options.jobs, wrong, worker.resends, worker.udp.mixed)
+    said = (options.rank, options.jobs, wrong, sum(t.resends for t in worker.threads), sum(t.udp.mixed for t in worker.threads))
     print("twin worker %d: %d jobs, %d wrong, %d packets sent again, %d mixed by test" % said, flush=True)
     return wrong > 0
 
@@ -396,6 +439,7 @@ def main():
     worker.add_argument("--id", required=True)
     worker.add_argument("--elements", type=int, default=256)
     worker.add_argument("--window", type=int, default=16)
+    worker.add_argument("--threads", type=int, default=1)
     worker.add_argument("--type", choices=["int32", "float"], default="int32")
     worker.add_argument("--numel", type=int, default=5000)
     worker.add_argument("--jobs", type=int, default=3)

@@ -106,12 +106,14 @@ static pk_result_t read_test_settings(struct pki_datagrams *d)
     return pki_auth_random(&d->random, sizeof d->random);
 }
 
-static pk_result_t bind_here(const struct pki_datagrams *d, struct sockaddr_storage *address)
+static pk_result_t bind_here(const struct pki_datagrams *d, struct sockaddr_storage *address, enum pki_datagrams_how how)
 {
     socklen_t length = sizeof *address;
     char text[PKI_NETIF_TEXT];
 
     if (bind(d->fd, (struct sockaddr *)address, pki_netif_bytes(address)) != 0) {
+        if (errno == EADDRINUSE && how == PKI_DATAGRAMS_TRY)
+            return PK_IN_PROGRESS;
         pki_netif_format(address, text);
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "bind of a datagram socket to %s", text);
     }
@@ -120,8 +122,10 @@ static pk_result_t bind_here(const struct pki_datagrams *d, struct sockaddr_stor
     return PK_OK;
 }
 
-pk_result_t pki_datagrams_open(struct pki_datagrams *d, struct sockaddr_storage *address, size_t buffer_bytes, bool plain)
+pk_result_t pki_datagrams_open(struct pki_datagrams *d, struct sockaddr_storage *address, size_t buffer_bytes,
+                               enum pki_datagrams_how how)
 {
+    const bool plain = how == PKI_DATAGRAMS_PLAIN;
     const int on = 1, off = 0;
     pk_result_t result;
 
@@ -133,7 +137,7 @@ pk_result_t pki_datagrams_open(struct pki_datagrams *d, struct sockaddr_storage 
     if (d->fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "a datagram socket");
     size_buffers(d, buffer_bytes);
-    result = bind_here(d, address);
+    result = bind_here(d, address, how);
     d->joined = !plain && setsockopt(d->fd, IPPROTO_UDP, UDP_GRO, &on, sizeof on) == 0;
     d->segments = !plain && setsockopt(d->fd, IPPROTO_UDP, UDP_SEGMENT, &off, sizeof off) == 0;
     if (result == PK_OK)

@@ -37,9 +37,16 @@ struct pki_datagrams {
     struct pki_datagrams_in *in;
 };
 
+enum pki_datagrams_how {
+    PKI_DATAGRAMS_ORDINARY,
+    PKI_DATAGRAMS_PLAIN, /* without joining and cutting */
+    PKI_DATAGRAMS_TRY    /* a port in use is PK_IN_PROGRESS, which is not recorded */
+};
+
 /* A socket bound to `address`, whose port is filled in, with a receive buffer of `buffer_bytes` or as many as the system grants.
- * `plain`: without joining and cutting. Errors are recorded. */
-pk_result_t pki_datagrams_open(struct pki_datagrams *d, struct sockaddr_storage *address, size_t buffer_bytes, bool plain);
+ * Errors are recorded. */
+pk_result_t pki_datagrams_open(struct pki_datagrams *d, struct sockaddr_storage *address, size_t buffer_bytes,
+                               enum pki_datagrams_how how);
 void pki_datagrams_close(struct pki_datagrams *d); /* fd negative: nothing happens */
 
 /* Take what has come, some system calls' worth, without waiting. `take` gets each packet and its sender. Returns how many

@@ -2,6 +2,9 @@
 #ifndef PKI_SWITCHML_INTERNAL_H
 #define PKI_SWITCHML_INTERNAL_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "switchml/datagrams.h"
 #include "switchml/settings.h"
 #include "switchml/switchml.h"
@@ -12,29 +15,80 @@
 struct pki_switchml_job {
     const char *in;
     char *out;
-    size_t count, units; /* units: packets' worth of elements */
-    size_t unfit;
+    size_t units; /* packets' worth of elements, those of the first slice first */
     bool floats;
     uint32_t sig;
-    bool disagree;     /* some rank's sig is another one */
     int8_t *exponents; /* [units] the largest of all ranks; floats */
     bool *summed;      /* [units] the sums are in `out` */
     size_t room;
 };
 
+enum pki_switchml_state {
+    PKI_SWITCHML_RESTS, /* the thread touches nothing but its state; all else of the slice is the engine's */
+    PKI_SWITCHML_WORKS, /* the slice is the thread's until it rests: with all sums, or an error that the engine has to tell */
+    PKI_SWITCHML_STOPS, /* likewise, and the thread is to rest as soon as it can */
+    PKI_SWITCHML_ENDS   /* the thread is to end */
+};
+
+/* What one thread does of each job, and has for it. The first one's is done by whoever polls. */
+struct pki_switchml_slice {
+    struct pki_switchml *session;
+    struct pki_datagrams datagrams;
+    struct pki_switchml_worker worker;
+    size_t first, count; /* elements of the job */
+    size_t unit, units;  /* its units among those of the job */
+    size_t unfit;
+    uint64_t now;
+    _Atomic uint64_t heard; /* when a packet came last, or the job began */
+    atomic_int error;       /* errno that the socket has told */
+    atomic_bool disagree;   /* some rank's sig is another one */
+    _Atomic uint32_t state; /* enum pki_switchml_state; of all but the first */
+    pthread_t thread;
+};
+
+/* What a session of several threads has beside them. */
+struct pki_switchml_threads {
+    uint32_t started; /* the first slice's included, which is no thread */
+    uint32_t resting; /* when that was looked at last */
+    int stop, ended;  /* eventfd: readable while threads are to rest; one has come to rest */
+    int both;         /* epoll: the first slice's socket, and `ended` */
+    unsigned stamp;   /* of the process that has the threads */
+};
+
 struct pki_switchml {
     char name[PKI_SWITCHML_NAME_MAX];
     int size;
-    uint32_t elements, window;
-    int connection; /* TCP; negative: this rank has left */
-    struct pki_datagrams datagrams;
-    struct pki_switchml_worker worker;
+    uint32_t elements, window; /* window: of all slices */
+    int connection;            /* TCP; negative: this rank has left */
     unsigned looks;
-    int error; /* errno that the socket has told */
     bool busy;
-    uint64_t now;
-    uint64_t heard; /* when a packet came last, or the job began */
     struct pki_switchml_job job;
+    struct pki_switchml_threads threads;
+    uint32_t nslices;
+    struct pki_switchml_slice slices[PKI_SWITCHML_THREADS_MAX];
 };
+
+/* slice.c */
+/* The slice has its part of the session's job, which is described, and its first packets go. */
+void pki_switchml_slice_begin(struct pki_switchml_slice *slice, uint64_t now);
+/* Take what has come and send what is to be sent. Returns how many packets have come. */
+int pki_switchml_slice_step(struct pki_switchml_slice *slice);
+/* There is nothing more to do, or an error of which others have to speak. */
+bool pki_switchml_slice_over(const struct pki_switchml_slice *slice);
+
+/* How many elements unit `u` of the slice has; and where it is. */
+uint32_t pki_switchml_unit_length(const struct pki_switchml_slice *slice, size_t u);
+size_t pki_switchml_unit_at(const struct pki_switchml_slice *slice, size_t u);
+bool pki_switchml_unit_fits(const struct pki_switchml_slice *slice, size_t u);
+
+/* threads.c; of a session of one slice nothing happens. */
+pk_result_t pki_switchml_threads_start(struct pki_switchml *s);
+void pki_switchml_threads_end(struct pki_switchml *s);
+/* All slices but the first have their part of the job: go on with it. */
+void pki_switchml_threads_go(struct pki_switchml *s);
+/* How many of them rest. */
+uint32_t pki_switchml_threads_resting(struct pki_switchml *s);
+/* All of them rest. Waits for what each is at, which never waits itself. */
+void pki_switchml_threads_stop(struct pki_switchml *s);
 
 #endif

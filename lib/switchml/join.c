@@ -2,6 +2,7 @@
 /* How a rank comes to its place at the aggregator: name, connection, proofs, a socket for packets. Every wait ends at the
  * deadline of init. */
 #include <errno.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -126,26 +127,56 @@ static pk_result_t connect_to(struct pki_switchml *s, const struct pki_switchml_
 
 /* ---- packets ---- */
 
-/* From the address that the connection has: by it the aggregator knows this rank. */
+/* All sockets, at ports in a row from *port on; 0: from any. PK_IN_PROGRESS: one is in use, and *port is the one behind it. */
+static pk_result_t open_row(struct pki_switchml *s, struct sockaddr_storage *own, uint32_t *port)
+{
+    const size_t bytes = (size_t)s->window / s->nslices * PKI_SWITCHML_PACKET_MEMORY * 2;
+    pk_result_t result = PK_OK;
+    uint32_t i;
+
+    pki_netif_set_port(own, (uint16_t)*port);
+    for (i = 0; i < s->nslices && result == PK_OK; i++) {
+        if (i > 0)
+            pki_netif_set_port(own, (uint16_t)(*port + i));
+        result = pki_datagrams_open(&s->slices[i].datagrams, own, bytes, PKI_DATAGRAMS_TRY);
+        if (i == 0 && result == PK_OK)
+            *port = pki_netif_port(own);
+        if (*port + s->nslices - 1 > UINT16_MAX)
+            result = PK_IN_PROGRESS;
+    }
+    if (result == PK_IN_PROGRESS)
+        *port += i;
+    for (i = 0; i < s->nslices && result != PK_OK; i++)
+        pki_datagrams_close(&s->slices[i].datagrams);
+    return result;
+}
+
+/* From the address that the connection has: by it the aggregator knows this rank. The ports of its threads follow one another;
+ * the one that the system gives may have too few behind it. */
 static pk_result_t open_datagrams(struct pki_switchml *s, uint16_t *port)
 {
     struct sockaddr_storage own;
     socklen_t length = sizeof own;
-    pk_result_t result;
+    pk_result_t result = PK_IN_PROGRESS;
+    uint32_t first = 0;
 
     if (getsockname(s->connection, (struct sockaddr *)&own, &length) != 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "%s: getsockname", s->name);
-    pki_netif_set_port(&own, 0);
-    result = pki_datagrams_open(&s->datagrams, &own, (size_t)s->window * PKI_SWITCHML_PACKET_MEMORY * 2, false);
-    *port = pki_netif_port(&own);
+    for (int pass = 0; pass < 2 && result == PK_IN_PROGRESS; pass++)
+        for (first = pass * IPPORT_RESERVED; result == PK_IN_PROGRESS && first + s->nslices - 1 <= UINT16_MAX;)
+            result = open_row(s, &own, &first);
+    if (result == PK_IN_PROGRESS)
+        return pki_fail(PK_ERR_SYSTEM, NULL, "%s: no %u UDP ports in a row are free for num_worker_threads", s->name, s->nslices);
+    *port = (uint16_t)first;
     return result;
 }
 
 static pk_result_t connect_datagrams(struct pki_switchml *s, struct sockaddr_storage *peer, uint16_t port)
 {
     pki_netif_set_port(peer, port);
-    if (connect(s->datagrams.fd, (struct sockaddr *)peer, pki_netif_bytes(peer)) != 0)
-        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "%s: connect of a datagram socket", s->name);
+    for (uint32_t i = 0; i < s->nslices; i++)
+        if (connect(s->slices[i].datagrams.fd, (struct sockaddr *)peer, pki_netif_bytes(peer)) != 0)
+            return pki_fail_errno(PK_ERR_SYSTEM, NULL, "%s: connect of a datagram socket", s->name);
     return PK_OK;
 }
 
@@ -155,8 +186,12 @@ static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_jo
                             struct pki_switchml_answer *answer)
 {
     struct pki_switchml_hello hello = {
-        .rank = (uint32_t)join->rank, .workers = (uint32_t)join->size, .elements = s->elements, .window = s->window, .port = port
+        .rank = (uint32_t)join->rank, .workers = (uint32_t)join->size, .elements = s->elements, .window = s->window, .port = port,
+        .threads = (uint16_t)s->nslices
     };
+    const char *after = s->nslices == 1
+                            ? "after this rank's proof (does it use another PK_SECRET_FILE?)"
+                            : "after this rank's proof (another PK_SECRET_FILE, or a version without num_worker_threads?)";
     struct pki_switchml_greeting greeting;
     unsigned char bytes[PKI_SWITCHML_ANSWER_BYTES];
     pk_result_t result = receive(s, bytes, PKI_SWITCHML_GREETING_BYTES, &join->wait, "before its first message");
@@ -172,13 +207,23 @@ static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_jo
     if (result == PK_OK)
         result = pki_send_all(s->connection, bytes, PKI_SWITCHML_HELLO_BYTES, &join->wait, NULL);
     if (result == PK_OK)
-        result = receive(s, bytes, sizeof bytes, &join->wait, "after this rank's proof (does it use another PK_SECRET_FILE?)");
+        result = receive(s, bytes, sizeof bytes, &join->wait, after);
     if (result != PK_OK)
         return result;
     if (!pki_switchml_answer_unpack(bytes, join->key, &greeting, &hello, answer))
         return pki_fail(PK_ERR_AUTH, NULL, "%s does not prove that it knows the secret", s->name);
     if (!answer->accepted)
         return pki_fail(PK_ERR_PEER, NULL, "%s refuses this rank: %s", s->name, answer->text);
+    return PK_OK;
+}
+
+static pk_result_t make_workers(struct pki_switchml *s, const struct pki_switchml_timing *timing)
+{
+    const uint32_t window = s->window / s->nslices;
+
+    for (uint32_t i = 0; i < s->nslices; i++)
+        if (pki_switchml_worker_init(&s->slices[i].worker, pki_switchml_base(window, i), window, timing) != PK_OK)
+            return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u packets on their way", s->window);
     return PK_OK;
 }
 
@@ -199,9 +244,28 @@ static pk_result_t meet(struct pki_switchml *s, const struct pki_switchml_settin
     if (result != PK_OK)
         return result;
     s->window = answer.window;
-    if (pki_switchml_worker_init(&s->worker, 0, s->window, &settings->timing) != PK_OK)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u packets on their way", s->window);
-    return PK_OK;
+    result = make_workers(s, &settings->timing);
+    return result == PK_OK ? pki_switchml_threads_start(s) : result;
+}
+
+/* Nothing is open, and no thread has been started. */
+static struct pki_switchml *make(const struct pki_switchml_settings *settings, int size)
+{
+    struct pki_switchml *s = calloc(1, sizeof *s);
+
+    if (s == NULL)
+        return NULL;
+    (void)snprintf(s->name, sizeof s->name, "aggregator %s:%u", settings->host, (unsigned)settings->port);
+    s->connection = s->threads.stop = s->threads.ended = s->threads.both = -1;
+    s->size = size;
+    s->elements = settings->elements;
+    s->window = settings->window;
+    s->nslices = settings->threads;
+    for (uint32_t i = 0; i < s->nslices; i++) {
+        s->slices[i].session = s;
+        s->slices[i].datagrams.fd = -1;
+    }
+    return s;
 }
 
 pk_result_t pki_switchml_open(const struct pki_switchml_join *join, struct pki_switchml **out)
@@ -216,14 +280,9 @@ pk_result_t pki_switchml_open(const struct pki_switchml_join *join, struct pki_s
     result = pki_switchml_settings_read(join->where, &settings);
     if (result != PK_OK)
         return result;
-    s = calloc(1, sizeof *s);
+    s = make(&settings, join->size);
     if (s == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the connection to an aggregator");
-    (void)snprintf(s->name, sizeof s->name, "aggregator %s:%u", settings.host, (unsigned)settings.port);
-    s->connection = s->datagrams.fd = -1;
-    s->size = join->size;
-    s->elements = settings.elements;
-    s->window = settings.window;
     result = meet(s, &settings, join);
     if (result != PK_OK) {
         pki_switchml_close(s);

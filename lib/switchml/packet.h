@@ -14,6 +14,7 @@
 #define PKI_SWITCHML_WORKERS_MAX 32
 #define PKI_SWITCHML_SLOTS_MAX 8191 /* the switch has 16,384 registers, two a slot */
 #define PKI_SWITCHML_SET 0x8000u    /* of a pool index; the slot is below */
+#define PKI_SWITCHML_THREADS_MAX 16 /* of a worker, each with a UDP port: they follow one another */
 
 struct pki_switchml_packet {
     uint32_t id;    /* of the packet within its job */
@@ -31,6 +32,19 @@ static inline bool pki_switchml_elements_ok(uint32_t elements)
 static inline size_t pki_switchml_packet_bytes(uint32_t elements)
 {
     return PKI_SWITCHML_HEADER_BYTES + 4 * (size_t)elements;
+}
+
+/* The first slot of a worker's thread, where each thread has `window` packets on its way at most. As the reference, whose threads
+ * leave as many slots unused between them. */
+static inline uint32_t pki_switchml_base(uint32_t window, uint32_t thread)
+{
+    return 2 * window * thread;
+}
+
+/* That an aggregator needs for all of them. */
+static inline uint32_t pki_switchml_slots(uint32_t window, uint32_t threads)
+{
+    return pki_switchml_base(window, threads - 1) + window;
 }
 
 /* The header of a packet of `elements` values, which follow it. */

@@ -28,6 +28,12 @@ void pki_switchml_keep_alive(int fd)
 #define ANSWER_LABEL "pickle switchml answer"
 #define PROVEN_MAX (32 + 2 * PKI_SWITCHML_NONCE_BYTES + PKI_SWITCHML_ANSWER_BYTES)
 
+/* Of a hello. An aggregator that knows one port of each worker has to refuse those of several. */
+static uint32_t version_for(uint32_t threads)
+{
+    return threads > 1 ? VERSION + 1 : VERSION;
+}
+
 static const unsigned char magic[4] = { 'P', 'K', 'S', 'W' };
 
 static void put(unsigned char *to, uint32_t value, int bytes)
@@ -93,23 +99,33 @@ pk_result_t pki_switchml_hello_pack(const struct pki_switchml_hello *h, const un
 {
     memset(out, 0, PKI_SWITCHML_HELLO_BYTES);
     memcpy(out, magic, sizeof magic);
-    put(out + 4, VERSION, 4);
+    put(out + 4, version_for(h->threads), 4);
     memcpy(out + 8, h->id, sizeof h->id);
     put(out + 24, h->rank, 4);
     put(out + 28, h->workers, 4);
     put(out + 32, h->elements, 4);
     put(out + 36, h->window, 4);
     put(out + 40, h->port, 2);
+    put(out + 42, h->threads > 1 ? h->threads : 0, 2);
     memcpy(out + 44, h->nonce, sizeof h->nonce);
     return prove_hello(out, key, g, out + PKI_SWITCHML_HELLO_BYTES - MAC_BYTES);
+}
+
+static bool makes_sense(const struct pki_switchml_hello *h)
+{
+    return h->workers >= 1 && h->workers <= PKI_SWITCHML_WORKERS_MAX && h->rank < h->workers &&
+           pki_switchml_elements_ok(h->elements) && h->window >= h->threads && h->window <= PKI_SWITCHML_SLOTS_MAX &&
+           h->threads >= 1 && h->threads <= PKI_SWITCHML_THREADS_MAX && h->port != 0 && h->port <= UINT16_MAX - (h->threads - 1);
 }
 
 bool pki_switchml_hello_unpack(const unsigned char in[PKI_SWITCHML_HELLO_BYTES], const unsigned char *key,
                                const struct pki_switchml_greeting *g, struct pki_switchml_hello *h)
 {
+    const uint32_t version = get(in + 4, 4);
     unsigned char mac[MAC_BYTES];
 
-    if (memcmp(in, magic, sizeof magic) != 0 || get(in + 4, 4) != VERSION || prove_hello(in, key, g, mac) != PK_OK ||
+    if (memcmp(in, magic, sizeof magic) != 0 || (version != VERSION && version != VERSION + 1) ||
+        prove_hello(in, key, g, mac) != PK_OK ||
         !pki_auth_equal(mac, in + PKI_SWITCHML_HELLO_BYTES - MAC_BYTES, MAC_BYTES))
         return false;
     memcpy(h->id, in + 8, sizeof h->id);
@@ -118,9 +134,9 @@ bool pki_switchml_hello_unpack(const unsigned char in[PKI_SWITCHML_HELLO_BYTES],
     h->elements = get(in + 32, 4);
     h->window = get(in + 36, 4);
     h->port = (uint16_t)get(in + 40, 2);
+    h->threads = version == VERSION ? 1 : (uint16_t)get(in + 42, 2);
     memcpy(h->nonce, in + 44, sizeof h->nonce);
-    return h->workers >= 1 && h->workers <= PKI_SWITCHML_WORKERS_MAX && h->rank < h->workers &&
-           pki_switchml_elements_ok(h->elements) && h->window >= 1 && h->window <= PKI_SWITCHML_SLOTS_MAX && h->port != 0;
+    return makes_sense(h);
 }
 
 pk_result_t pki_switchml_answer_pack(const struct pki_switchml_answer *a, const unsigned char *key,
@@ -153,5 +169,6 @@ bool pki_switchml_answer_unpack(const unsigned char in[PKI_SWITCHML_ANSWER_BYTES
     for (char *c = a->text; *c != '\0'; c++)
         if (*c < ' ' || *c > '~')
             *c = '?';
-    return !a->accepted || (a->window >= 1 && a->window <= h->window && a->port != 0);
+    return !a->accepted || (a->window >= h->threads && a->window <= h->window && a->window % h->threads == 0 &&
+                            pki_switchml_slots(a->window / h->threads, h->threads) <= PKI_SWITCHML_SLOTS_MAX && a->port != 0);
 }

@@ -29,15 +29,16 @@ struct pki_switchml_greeting {
 struct pki_switchml_hello {
     unsigned char id[PKI_SWITCHML_ID_BYTES]; /* the same of all workers of the job, and of no other one */
     uint32_t rank, workers, elements;
-    uint32_t window; /* packets on their way at most */
-    uint16_t port;   /* UDP, of the worker, at the address of the connection */
+    uint32_t window;  /* packets on their way at most, of all its threads */
+    uint16_t port;    /* UDP, of the worker's first thread, at the address of the connection; the others' follow */
+    uint16_t threads; /* 1 to PKI_SWITCHML_THREADS_MAX, and at most as many as the window has packets */
     unsigned char nonce[PKI_SWITCHML_NONCE_BYTES];
 };
 
 /* And what the aggregator says to it. */
 struct pki_switchml_answer {
     bool accepted;
-    uint32_t window;                    /* that all workers of the job have: at most what they asked for */
+    uint32_t window;                    /* that all workers of the job have: at most what they asked for; a multiple of threads */
     uint16_t port;                      /* UDP, of the aggregator */
     char text[PKI_SWITCHML_TEXT_BYTES]; /* why not */
 };

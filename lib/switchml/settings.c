@@ -19,11 +19,12 @@ static const struct pki_switchml_settings defaults = {
     .port = PKI_SWITCHML_PORT,
     .elements = 256,
     .window = PKI_SWITCHML_WINDOW,
+    .threads = 1,
     .timing = { .timeout_ns = PKI_SWITCHML_TIMEOUT_NS, .least_ns = PKI_SWITCHML_TIMEOUT_LEAST_NS,
                 .threshold = PKI_SWITCHML_THRESHOLD, .increment = PKI_SWITCHML_INCREMENT }
 };
 
-enum key { HOST, PORT, ELEMENTS, WINDOW, TIMEOUT, THRESHOLD, INCREMENT, NO_USE, KEYS };
+enum key { HOST, PORT, ELEMENTS, WINDOW, THREADS, TIMEOUT, THRESHOLD, INCREMENT, NO_USE, KEYS };
 
 /* The keys of [general]; those of no use here say what a communicator knows, or how the reference's own program works. */
 static const struct known {
@@ -35,12 +36,12 @@ static const struct known {
     { "controller_port", PORT, 1, 65535 },
     { "packet_numel", ELEMENTS, 64, 256 },
     { "max_outstanding_packets", WINDOW, 1, PKI_SWITCHML_SLOTS_MAX },
+    { "num_worker_threads", THREADS, 1, PKI_SWITCHML_THREADS_MAX },
     { "timeout", TIMEOUT, 1, 1000 },
     { "timeout_threshold", THRESHOLD, 1, 1000000 },
     { "timeout_threshold_increment", INCREMENT, 0, 1000000 },
     { "rank", NO_USE, 0, 0 },
     { "num_workers", NO_USE, 0, 0 },
-    { "num_worker_threads", NO_USE, 0, 0 },
     { "backend", NO_USE, 0, 0 },
     { "scheduler", NO_USE, 0, 0 },
     { "prepostprocessor", NO_USE, 0, 0 },
@@ -87,6 +88,9 @@ static bool set(struct pki_switchml_settings *s, const struct known *k, const ch
         return pki_switchml_elements_ok(s->elements);
     case WINDOW:
         s->window = (uint32_t)n;
+        return true;
+    case THREADS:
+        s->threads = (uint32_t)n;
         return true;
     case TIMEOUT:
         s->timing.timeout_ns = n * PKI_NS_PER_MS;
@@ -158,6 +162,9 @@ pk_result_t pki_switchml_settings_parse(char *text, const char *name, struct pki
     }
     if (result == PK_OK && s->host[0] == '\0')
         result = pki_fail(PK_ERR_ARG, NULL, "%.200s does not set controller_ip", name);
+    if (result == PK_OK && s->window < s->threads)
+        result = pki_fail(PK_ERR_ARG, NULL, "%.200s: max_outstanding_packets is %u and num_worker_threads %u: one each at least",
+                          name, s->window, s->threads);
     return result;
 }
 

@@ -12,7 +12,8 @@ struct pki_switchml_settings {
     char host[PKI_SWITCHML_HOST_MAX];
     uint16_t port;
     uint32_t elements; /* of a packet */
-    uint32_t window;
+    uint32_t window;   /* of all threads */
+    uint32_t threads;
     struct pki_switchml_timing timing;
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The allreduces of one rank: units of the buffer into packets, sums out of replies. How the session begins is in join.c. */
+/* The allreduces of one rank. How the session begins is in join.c, what becomes of units and packets in slice.c. */
 #include "switchml/switchml.h"
 
 #include <errno.h>
@@ -7,9 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "device/float_env.h"
 #include "switchml/internal.h"
-#include "switchml/sums.h"
 #include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/fork.h"
@@ -18,120 +16,6 @@
 bool pki_switchml_sums(pk_dtype_t dtype, pk_op_t op)
 {
     return op == PK_SUM && (dtype == PK_F32 || dtype == PK_INT32);
-}
-
-/* ---- units ---- */
-
-/* How many elements unit `u` has; all others are zeros. */
-static uint32_t length_of(const struct pki_switchml *s, size_t u)
-{
-    size_t left = s->job.count - u * s->elements;
-
-    return left < s->elements ? (uint32_t)left : s->elements;
-}
-
-static bool fits(const struct pki_switchml *s, size_t u)
-{
-    return pki_switchml_fits(s->job.exponents[u], s->size);
-}
-
-/* The values of unit `u` for a packet. */
-static void fill(struct pki_switchml *s, size_t u, unsigned char *values)
-{
-    const uint32_t n = length_of(s, u);
-    const char *in = s->job.in + 4 * u * s->elements;
-
-    if (n < s->elements)
-        memset(values + 4 * (size_t)n, 0, 4 * (size_t)(s->elements - n));
-    if (!s->job.floats)
-        pki_switchml_swap(values, in, n);
-    else if (fits(s, u))
-        pki_switchml_quantise(values, (const void *)in, n, pki_switchml_scale(s->job.exponents[u], s->size));
-    else
-        memset(values, 0, 4 * (size_t)n);
-}
-
-static void keep_sums(struct pki_switchml *s, size_t u, const unsigned char *values)
-{
-    const uint32_t n = length_of(s, u);
-    char *out = s->job.out + 4 * u * s->elements;
-
-    s->job.summed[u] = !s->job.floats || fits(s, u);
-    if (!s->job.floats)
-        pki_switchml_swap(out, values, n);
-    else if (fits(s, u))
-        pki_switchml_restore((void *)out, values, n, pki_switchml_scale(s->job.exponents[u], s->size));
-}
-
-/* ---- packets ---- */
-
-/* The second exponent is of no use to anybody, nor is the first where the packet has none; of both every rank learns the largest.
- * So one carries a mark and the other its complement: where the marks of two ranks differ, both see another largest than their
- * own. Eight bits of a hash of the signature, others in each packet. */
-static int8_t mark(const struct pki_switchml *s, uint32_t id)
-{
-    return (int8_t)(uint8_t)(((s->job.sig ^ id * 0x9e3779b9u) * 0x85ebca6bu) >> 24);
-}
-
-static pk_result_t lost(struct pki_switchml *s, int error)
-{
-    errno = error;
-    return pki_fail_errno(PK_ERR_PEER, NULL, "%s", s->name);
-}
-
-static void flush(struct pki_switchml *s)
-{
-    int error = pki_datagrams_flush(&s->datagrams);
-
-    if (error != 0 && s->error == 0)
-        s->error = error;
-}
-
-/* Of floats packet p has the exponent of unit p, and the values of the unit whose exponent came back in the reply to packet p -
- * ahead. */
-static void send_packet(struct pki_switchml *s, uint32_t id)
-{
-    struct pki_switchml_packet packet = { .id = id,
-                                          .index = pki_switchml_worker_index(&s->worker, id),
-                                          .job = s->worker.job,
-                                          .exponents = { (int8_t)~mark(s, id), mark(s, id) } };
-    const size_t units = s->job.units, behind = s->job.floats ? s->worker.ahead : 0;
-    unsigned char *bytes = pki_datagrams_add(&s->datagrams, NULL, pki_switchml_packet_bytes(s->elements));
-    unsigned char *values = bytes + PKI_SWITCHML_HEADER_BYTES;
-
-    if (s->job.floats && id < units)
-        packet.exponents[0] =
-            pki_switchml_exponent((const float *)(const void *)s->job.in + (size_t)id * s->elements, length_of(s, id), s->size);
-    if (id >= behind)
-        fill(s, id - behind, values);
-    else
-        memset(values, 0, 4 * (size_t)s->elements);
-    pki_switchml_pack(&packet, s->elements, bytes);
-}
-
-static void take_reply(void *arg, const unsigned char *data, size_t bytes, const struct sockaddr_storage *from)
-{
-    struct pki_switchml *s = arg;
-    struct pki_switchml_packet packet;
-    const size_t behind = s->job.floats ? s->worker.ahead : 0;
-    uint32_t next[2];
-
-    (void)from; /* the socket is connected */
-    if (!s->busy || !pki_switchml_unpack(data, bytes, s->elements, &packet) ||
-        !pki_switchml_worker_reply(&s->worker, &packet, s->now, next))
-        return;
-    s->job.disagree |= packet.exponents[1] != mark(s, packet.id);
-    if (!s->job.floats || packet.id >= s->job.units) {
-        s->job.disagree |= packet.exponents[0] != (int8_t)~mark(s, packet.id);
-    } else {
-        s->job.exponents[packet.id] = packet.exponents[0];
-        s->job.unfit += !fits(s, packet.id);
-    }
-    if (packet.id >= behind)
-        keep_sums(s, packet.id - behind, data + PKI_SWITCHML_HEADER_BYTES);
-    for (int i = 0; i < 2; i++)
-        if (next[i] != PKI_SWITCHML_NONE)
-            send_packet(s, next[i]);
 }
 
 /* ---- jobs ---- */
@@ -152,10 +36,26 @@ static pk_result_t make_room(struct pki_switchml_job *j, size_t units)
     return PK_OK;
 }
 
+/* Which elements are whose. Returns how many units they make. */
+static size_t cut(struct pki_switchml *s, size_t count)
+{
+    size_t units = 0;
+
+    for (uint32_t i = 0; i < s->nslices; i++) {
+        struct pki_switchml_slice *l = &s->slices[i];
+
+        pki_switchml_share(count, s->nslices, i, &l->first, &l->count);
+        l->unit = units;
+        l->units = (l->count + s->elements - 1) / s->elements;
+        units += l->units;
+    }
+    return units;
+}
+
 pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out, size_t count, pk_dtype_t dtype, uint32_t sig)
 {
-    const size_t units = (count + s->elements - 1) / s->elements;
-    const uint32_t ahead = units < s->window ? (uint32_t)units : s->window;
+    const uint64_t now = pki_now_ns();
+    const size_t units = cut(s, count);
     pk_result_t result = make_room(&s->job, units);
 
     if (result != PK_OK)
@@ -164,31 +64,20 @@ pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s: %zu packets are too many for one allreduce", s->name, units);
     s->job.in = in;
     s->job.out = out;
-    s->job.count = count;
     s->job.units = units;
-    s->job.unfit = 0;
     s->job.floats = dtype == PK_F32;
     s->job.sig = sig;
-    s->job.disagree = false;
     s->busy = units > 0 && s->connection >= 0;
-    s->now = s->heard = pki_now_ns();
+    for (uint32_t i = 0; i < s->nslices; i++) {
+        s->slices[i].unfit = 0;
+        atomic_store_explicit(&s->slices[i].disagree, false, memory_order_relaxed);
+        atomic_store_explicit(&s->slices[i].heard, now, memory_order_relaxed);
+    }
     if (!s->busy)
         return PK_OK;
-    pki_switchml_worker_begin(&s->worker, (uint32_t)units + (s->job.floats ? ahead : 0), ahead, s->now);
-    for (uint32_t id = 0; id < ahead; id++) /* of floats these have exponents alone */
-        send_packet(s, id);
-    flush(s);
+    pki_switchml_threads_go(s);
+    pki_switchml_slice_begin(&s->slices[0], now);
     return PK_OK;
-}
-
-/* Where packets have just come others may lie behind them, and no timer counts. */
-static void send_again(struct pki_switchml *s, bool timers)
-{
-    uint32_t id;
-
-    while ((id = timers ? pki_switchml_worker_late(&s->worker, s->now)
-                        : pki_switchml_worker_overtaken(&s->worker, s->now)) != PKI_SWITCHML_NONE)
-        send_packet(s, id);
 }
 
 /* The aggregator says nothing on it: what shows is its end. */
@@ -200,13 +89,50 @@ static pk_result_t look_at_connection(struct pki_switchml *s)
     if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR)))
         return PK_OK;
     if (n < 0)
-        return lost(s, errno);
+        return pki_fail_errno(PK_ERR_PEER, NULL, "%s", s->name);
     return pki_fail(PK_ERR_PEER, NULL, "%s has closed the connection", s->name);
+}
+
+static bool disagree(const struct pki_switchml *s)
+{
+    for (uint32_t i = 0; i < s->nslices; i++)
+        if (atomic_load_explicit(&s->slices[i].disagree, memory_order_relaxed))
+            return true;
+    return false;
+}
+
+/* All threads rest. */
+static bool all_done(const struct pki_switchml *s)
+{
+    for (uint32_t i = 0; i < s->nslices; i++)
+        if (!pki_switchml_worker_done(&s->slices[i].worker))
+            return false;
+    return true;
+}
+
+static pk_result_t look_at_errors(struct pki_switchml *s, bool connection)
+{
+    uint32_t i = 0;
+    int error = 0;
+
+    while (i < s->nslices && (error = atomic_load_explicit(&s->slices[i].error, memory_order_relaxed)) == 0)
+        i++;
+    if (error != 0 || connection) {
+        pk_result_t result = look_at_connection(s); /* it often knows better */
+
+        if (result != PK_OK || error == 0)
+            return result;
+        errno = error;
+        return s->nslices == 1 ? pki_fail_errno(PK_ERR_PEER, NULL, "%s", s->name)
+                               : pki_fail_errno(PK_ERR_PEER, NULL, "%s, packets of thread %u", s->name, i);
+    }
+    return PK_OK;
 }
 
 pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
 {
-    pki_float_env was;
+    const uint32_t rested = s->threads.resting;
+    uint32_t resting;
     int n;
 
     *moved = *done = false;
@@ -214,30 +140,20 @@ pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
         *moved = *done = true;
         return PK_OK;
     }
-    s->now = pki_now_ns();
-    was = pki_float_env_enter();
-    n = pki_datagrams_receive(&s->datagrams, take_reply, s);
-    if (n < 0)
-        s->error = errno;
-    if (n > 0)
-        s->heard = s->now;
-    send_again(s, n <= 0);
-    pki_float_env_leave(was);
-    flush(s);
-    *moved = n > 0;
-    if (s->job.disagree)
+    n = pki_switchml_slice_step(&s->slices[0]);
+    resting = pki_switchml_threads_resting(s);
+    *moved = n > 0 || resting != rested;
+    if (disagree(s))
         return pki_fail(PK_ERR_MISMATCH, NULL,
                         "%s: another rank sends packets of another operation: other count, type or reduction", s->name);
-    s->busy = !pki_switchml_worker_done(&s->worker);
+    s->busy = resting < s->nslices - 1 || !all_done(s);
     *done = !s->busy;
-    if (*done)
-        return PK_OK;
-    if (s->error != 0 || (n <= 0 && ++s->looks % PKI_SWITCHML_POLLS == 0)) {
-        pk_result_t result = look_at_connection(s); /* it often knows better */
+    return *done ? PK_OK : look_at_errors(s, n == 0 && ++s->looks % PKI_SWITCHML_POLLS == 0);
+}
 
-        return result == PK_OK && s->error != 0 ? lost(s, s->error) : result;
-    }
-    return PK_OK;
+void pki_switchml_stop(struct pki_switchml *s)
+{
+    pki_switchml_threads_stop(s);
 }
 
 /* ---- units that do not fit ---- */
@@ -249,17 +165,31 @@ size_t pki_switchml_unit(const struct pki_switchml *s)
 
 size_t pki_switchml_unfit(const struct pki_switchml *s)
 {
-    return s->job.floats ? s->job.unfit : 0;
+    size_t unfit = 0;
+
+    for (uint32_t i = 0; i < s->nslices && s->job.floats; i++)
+        unfit += s->slices[i].unfit;
+    return unfit;
+}
+
+/* The next unit of the job, in order, that no scale fits: unit *u of slice *i, or of one behind it. False: there is none. */
+static bool next_unfit(const struct pki_switchml *s, uint32_t *i, size_t *u)
+{
+    for (; *i < s->nslices; ++*i, *u = 0)
+        for (; *u < s->slices[*i].units; ++*u)
+            if (!pki_switchml_unit_fits(&s->slices[*i], *u))
+                return true;
+    return false;
 }
 
 void pki_switchml_gather(const struct pki_switchml *s, float *units)
 {
-    for (size_t u = 0; u < s->job.units; u++) {
-        const uint32_t n = length_of(s, u);
+    uint32_t i = 0;
 
-        if (fits(s, u))
-            continue;
-        memcpy(units, s->job.in + 4 * u * s->elements, 4 * (size_t)n);
+    for (size_t u = 0; next_unfit(s, &i, &u); u++) {
+        const uint32_t n = pki_switchml_unit_length(&s->slices[i], u);
+
+        memcpy(units, s->job.in + pki_switchml_unit_at(&s->slices[i], u), 4 * (size_t)n);
         memset(units + n, 0, 4 * (size_t)(s->elements - n));
         units += s->elements;
     }
@@ -267,10 +197,12 @@ void pki_switchml_gather(const struct pki_switchml *s, float *units)
 
 void pki_switchml_scatter(const struct pki_switchml *s, const float *units)
 {
-    for (size_t u = 0; u < s->job.units; u++) {
-        if (fits(s, u))
-            continue;
-        memcpy(s->job.out + 4 * u * s->elements, units, 4 * (size_t)length_of(s, u));
+    uint32_t i = 0;
+
+    for (size_t u = 0; next_unfit(s, &i, &u); u++) {
+        const struct pki_switchml_slice *l = &s->slices[i];
+
+        memcpy(s->job.out + pki_switchml_unit_at(l, u), units, 4 * (size_t)pki_switchml_unit_length(l, u));
         units += s->elements;
     }
 }
@@ -288,17 +220,23 @@ void pki_switchml_owners(const struct pki_switchml *s, int rank, int32_t *owners
         owners[u] = s->job.summed[u] ? rank : PKI_SWITCHML_NOBODY;
 }
 
+static void contribute(const struct pki_switchml_slice *l, size_t u, int rank, int32_t owner)
+{
+    const struct pki_switchml_job *j = &l->session->job;
+    const size_t bytes = 4 * (size_t)pki_switchml_unit_length(l, u);
+    char *out = j->out + pki_switchml_unit_at(l, u);
+
+    if (owner == PKI_SWITCHML_NOBODY && j->in != j->out)
+        memcpy(out, j->in + pki_switchml_unit_at(l, u), bytes);
+    else if (owner != PKI_SWITCHML_NOBODY && owner != rank)
+        memset(out, 0, bytes);
+}
+
 void pki_switchml_contribute(const struct pki_switchml *s, int rank, const int32_t *owners)
 {
-    for (size_t u = 0; u < s->job.units; u++) {
-        const size_t bytes = 4 * (size_t)length_of(s, u);
-        char *out = s->job.out + 4 * u * s->elements;
-
-        if (owners[u] == PKI_SWITCHML_NOBODY && s->job.in != s->job.out)
-            memcpy(out, s->job.in + 4 * u * s->elements, bytes);
-        else if (owners[u] != PKI_SWITCHML_NOBODY && owners[u] != rank)
-            memset(out, 0, bytes);
-    }
+    for (uint32_t i = 0; i < s->nslices; i++)
+        for (size_t u = 0; u < s->slices[i].units; u++)
+            contribute(&s->slices[i], u, rank, owners[s->slices[i].unit + u]);
 }
 
 /* ---- the rest ---- */
@@ -306,7 +244,9 @@ void pki_switchml_contribute(const struct pki_switchml *s, int rank, const int32
 void pki_switchml_leave(struct pki_switchml *s)
 {
     s->busy = false;
-    pki_datagrams_close(&s->datagrams);
+    pki_switchml_threads_stop(s);
+    for (uint32_t i = 0; i < s->nslices; i++)
+        pki_datagrams_close(&s->slices[i].datagrams);
     if (s->connection < 0)
         return;
     pki_fork_let_go(s->connection);
@@ -316,7 +256,14 @@ void pki_switchml_leave(struct pki_switchml *s)
 
 uint64_t pki_switchml_silence(const struct pki_switchml *s, uint64_t now)
 {
-    return now > s->heard ? now - s->heard : 0;
+    uint64_t last = 0;
+
+    for (uint32_t i = 0; i < s->nslices; i++) {
+        const uint64_t heard = atomic_load_explicit(&s->slices[i].heard, memory_order_relaxed);
+
+        last = heard > last ? heard : last;
+    }
+    return now > last ? now - last : 0;
 }
 
 void pki_switchml_close(struct pki_switchml *s)
@@ -324,7 +271,9 @@ void pki_switchml_close(struct pki_switchml *s)
     if (s == NULL)
         return;
     pki_switchml_leave(s);
-    pki_switchml_worker_close(&s->worker);
+    pki_switchml_threads_end(s);
+    for (uint32_t i = 0; i < s->nslices; i++)
+        pki_switchml_worker_close(&s->slices[i].worker);
     free(s->job.exponents);
     free(s->job.summed);
     free(s);
@@ -332,7 +281,9 @@ void pki_switchml_close(struct pki_switchml *s)
 
 int pki_switchml_fd(const struct pki_switchml *s)
 {
-    return s->datagrams.fd;
+    if (s->nslices == 1 || s->connection < 0)
+        return s->slices[0].datagrams.fd;
+    return s->threads.both;
 }
 
 const char *pki_switchml_name(const struct pki_switchml *s)

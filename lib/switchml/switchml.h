@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * In-network allreduce: a rank's connection to an aggregator, and the allreduces that go through it, one after the other and in
- * the same order on all ranks. Nothing here waits but open: the engine polls, with its lock held.
+ * the same order on all ranks. Nothing here waits but open, and stop for what threads do. The engine polls with its lock held.
  */
 #ifndef PKI_SWITCHML_SWITCHML_H
 #define PKI_SWITCHML_SWITCHML_H
@@ -40,6 +40,9 @@ pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out
  * `in`, else not written. PK_ERR_MISMATCH: a rank calls something else. Errors are recorded. */
 pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done);
 
+/* From now on no thread reads or writes the buffers of an allreduce that has not ended. It cannot go on. */
+void pki_switchml_stop(struct pki_switchml *s);
+
 /* Of the allreduce that has ended: units for which no scale exists, the same on all ranks, and copies of these, one behind the
  * other. A unit has pki_switchml_unit elements, and the last one is filled up with zeros. */
 size_t pki_switchml_unit(const struct pki_switchml *s);
@@ -57,7 +60,7 @@ void pki_switchml_contribute(const struct pki_switchml *s, int rank, const int32
 
 /* How long no packet has come, in ns. */
 uint64_t pki_switchml_silence(const struct pki_switchml *s, uint64_t now);
-/* What to sleep at, beside a timer of a millisecond. */
+/* What to sleep at, beside a timer of a millisecond; negative: this rank has left. */
 int pki_switchml_fd(const struct pki_switchml *s);
 /* "aggregator 10.0.0.1:48864", and how it stands. */
 const char *pki_switchml_name(const struct pki_switchml *s);

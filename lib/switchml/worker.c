@@ -11,7 +11,7 @@ pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *w, uint32_t bas
                                      const struct pki_switchml_timing *timing)
 {
     *w = (struct pki_switchml_worker){
-        .timing = *timing, .window = window, .base = base, .trip.timed = NONE, .oldest = NONE, .newest = NONE
+        .timing = *timing, .window = window, .base = base, .job = UINT8_MAX, .trip.timed = NONE, .oldest = NONE, .newest = NONE
     };
     w->flights = malloc(window * sizeof *w->flights);
     if (w->flights == NULL)
@@ -124,10 +124,8 @@ static void be_patient_again(struct pki_switchml_worker *w)
 
 void pki_switchml_worker_begin(struct pki_switchml_worker *w, uint32_t packets, uint32_t ahead, uint64_t now)
 {
-    if (w->packets > 0) {
-        w->shift = place_of(w, w->packets);
-        w->job++;
-    }
+    w->shift = place_of(w, w->packets);
+    w->job++;
     w->packets = packets;
     w->ahead = ahead;
     w->replies = 0;

@@ -11,6 +11,7 @@
 #define PKI_SWITCHML_WORKER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "pickle/base.h"
@@ -45,7 +46,7 @@ struct pki_switchml_trip {
 struct pki_switchml_worker {
     struct pki_switchml_timing timing;
     uint32_t window;                     /* W: packets on their way at most, slots of the aggregator that are this worker's */
-    uint32_t base;                       /* the first of these slots, where several workers of one rank share the aggregator's */
+    uint32_t base;                       /* the first of these slots */
     uint32_t shift;                      /* place of the job's packet 0 */
     uint8_t job;                         /* number of the job, low 8 bits */
     uint32_t packets;                    /* of the job; */
@@ -67,8 +68,8 @@ pk_result_t pki_switchml_worker_init(struct pki_switchml_worker *worker, uint32_
                                      const struct pki_switchml_timing *timing);
 void pki_switchml_worker_close(struct pki_switchml_worker *worker);
 
-/* Begin a job of `packets` > 0, `ahead` of them at a time: as many as the window, or fewer than that and at least half of them
- * all. Packets 0 to ahead - 1 are to be sent now. */
+/* Begin a job of `packets`, `ahead` of them at a time: as many as the window, or fewer than that and at least half of them all.
+ * Packets 0 to ahead - 1 are to be sent now. Without packets only the job's number goes on. */
 void pki_switchml_worker_begin(struct pki_switchml_worker *worker, uint32_t packets, uint32_t ahead, uint64_t now);
 
 /* A reply has come. False: it is none of this job that is still waited for. True: its values are new, and `next` are the packets
@@ -92,5 +93,19 @@ static inline bool pki_switchml_worker_done(const struct pki_switchml_worker *wo
 
 /* The pool index of packet `id`. */
 uint16_t pki_switchml_worker_index(const struct pki_switchml_worker *worker, uint32_t id);
+
+/*
+ * The share of thread `t` in a job of `count` elements: `n` of them, from number `first` on. Threads have slots of their own, and
+ * what an aggregator knows of a worker's packets it knows slot by slot. So each thread is a worker as above, with packets, shift
+ * and timers of its own; no rule of the two machines has to know of several, nor has a model of them. They share the number of
+ * the job: none begins before all threads have ended the one before it, and a thread without elements counts it too.
+ */
+static inline void pki_switchml_share(size_t count, uint32_t threads, uint32_t t, size_t *first, size_t *n)
+{
+    const size_t each = count / threads, rest = count % threads;
+
+    *n = each + (t < rest);
+    *first = each * t + (t < rest ? t : rest);
+}
 
 #endif

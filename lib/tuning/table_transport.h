@@ -176,7 +176,7 @@ END(rdma)
 
 /* ---- switchml: packets to and from an aggregator ---- */
 PART(switchml)
-/* Packets of one worker under way; PK_AGGREGATOR's file says another number. As the reference. */
+/* Packets of one worker under way; PK_SWITCHML's file says another number. As the reference. */
 FIXED(switchml, window, PKI_SWITCHML_WINDOW, 256)
 /* When a packet is sent again: at first, at the least, and how fast that changes. As the reference. */
 FIXED(switchml, timeout_ns, PKI_SWITCHML_TIMEOUT_NS, 10000000)
@@ -187,6 +187,8 @@ FIXED(switchml, increment, PKI_SWITCHML_INCREMENT, 100)
  * Chosen. */
 VALUE(switchml, uint32_t, overtaken_least, 3)
 VALUE(switchml, uint32_t, overtaken_most, 32)
+/* Looks in vain of a worker's thread before it sleeps until a packet comes or a timer runs out. As the aggregator. Chosen. */
+VALUE(switchml, unsigned, thread_looks, 20)
 /* Receiving: buffers of a call where the kernel does not join packets; where it does so few that what has come is in the core's
  * cache when it is taken (measured, EPYC with 512 KiB: 4 carry a tenth more packets than 32); bytes of each; datagrams of calls
  * in a row. */

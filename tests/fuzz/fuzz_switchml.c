@@ -105,16 +105,18 @@ static void fuzz_hello(const uint8_t *data, size_t size)
     hello.elements = bytes[18] == 0 ? 64 : bytes[18] == 1 ? 256 : bytes[18];
     memcpy(&hello.window, bytes + 20, sizeof hello.window);
     memcpy(&hello.port, bytes + 24, sizeof hello.port);
+    hello.threads = bytes[26];
     require(pki_switchml_hello_pack(&hello, key, &greeting, bytes) == PK_OK);
     if (pki_switchml_hello_unpack(bytes, key, &greeting, &got))
-        require(got.rank < got.workers && got.workers <= 32 && got.window <= PKI_SWITCHML_SLOTS_MAX &&
+        require(got.rank < got.workers && got.workers <= 32 && got.window <= PKI_SWITCHML_SLOTS_MAX && got.threads >= 1 &&
+                got.threads <= PKI_SWITCHML_THREADS_MAX && got.threads <= got.window && got.port + got.threads <= 65536 &&
                 pki_switchml_elements_ok(got.elements));
 }
 
 static void fuzz_answer(const uint8_t *data, size_t size)
 {
     const struct pki_switchml_greeting greeting = { { 1 } };
-    const struct pki_switchml_hello hello = { .window = 100 };
+    const struct pki_switchml_hello hello = { .window = 100, .threads = (uint16_t)(1 + size % PKI_SWITCHML_THREADS_MAX) };
     unsigned char bytes[PKI_SWITCHML_ANSWER_BYTES] = { 0 };
     struct pki_switchml_answer answer = { .accepted = false }, got;
 
@@ -126,7 +128,8 @@ static void fuzz_answer(const uint8_t *data, size_t size)
     memcpy(answer.text, bytes + 3, sizeof answer.text);
     require(pki_switchml_answer_pack(&answer, key, &greeting, &hello, bytes) == PK_OK);
     if (pki_switchml_answer_unpack(bytes, key, &greeting, &hello, &got))
-        require(strlen(got.text) < sizeof got.text && (!got.accepted || (got.window >= 1 && got.window <= 100)));
+        require(strlen(got.text) < sizeof got.text &&
+                (!got.accepted || (got.window >= hello.threads && got.window <= 100 && got.window % hello.threads == 0)));
 }
 
 static void fuzz_settings(const uint8_t *data, size_t size)
@@ -140,7 +143,8 @@ static void fuzz_settings(const uint8_t *data, size_t size)
     if (strchr(text, '/') == NULL && pki_switchml_settings_read(text, &s) == PK_OK)
         require(s.host[0] != '\0' && s.port != 0);
     if (pki_switchml_settings_parse(text, "input", &s) == PK_OK)
-        require(s.host[0] != '\0' && s.port != 0 && s.window >= 1 && s.window <= PKI_SWITCHML_SLOTS_MAX &&
+        require(s.host[0] != '\0' && s.port != 0 && s.threads >= 1 && s.threads <= PKI_SWITCHML_THREADS_MAX &&
+                s.window >= s.threads && s.window <= PKI_SWITCHML_SLOTS_MAX &&
                 pki_switchml_elements_ok(s.elements));
 }
 

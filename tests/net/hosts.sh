@@ -33,33 +33,15 @@ fi
 work=$(mktemp -d)
 out=${OUT:-$work/out}
 mkdir -p "$out"
-trap 'rm -rf "$work"' EXIT
-mount --make-rprivate / && mkdir -p /run/netns && mount -t tmpfs netns /run/netns || exit 77
+trap '[ -z "${far_pid:-}" ] || kill "$far_pid"; rm -rf "$work"' EXIT
+[ -n "$far" ] || { mount --make-rprivate / && mkdir -p /run/netns && mount -t tmpfs netns /run/netns || exit 77; }
 
 # ---- hosts, cards, bridges ----
-# No window is in the way of what is sent, so that what takes long is what waits for an answer.
-make_far() {
-    local h program=${far%:*}
-    for h in 0 1; do
-        ip netns add host$h && ip -n host$h link set lo up || exit 77
-        ip netns exec host$h sysctl -q -w net.ipv4.tcp_slow_start_after_idle=0 net.ipv4.tcp_congestion_control=reno \
-            net.ipv4.tcp_rmem="4096 8388608 33554432" net.ipv4.tcp_wmem="4096 8388608 33554432" || exit 77
-        od -An -N16 -tx1 /dev/urandom | tr -d ' \n' >"$work/boot$h"
-    done
-    "$program" "${far##*:}" host0 host1 &
-    trap 'kill $far_pid; rm -rf "$work"' EXIT
-    far_pid=$!
-    for h in 0 1; do
-        until ip -n host$h link show eth0 >/dev/null 2>&1; do
-            kill -0 $far_pid 2>/dev/null || { wait $far_pid; exit $?; }
-            sleep 0.05
-        done
-        ip -n host$h addr add 10.77.0.$((h + 1))/24 dev eth0 && ip -n host$h link set eth0 mtu 60000 up || exit 77
-        ip -n host$h route change 10.77.0.0/24 dev eth0 initcwnd 64 initrwnd 128 || exit 77
-    done
-}
-
-[ -z "$far" ] || { make_far && hosts=0 nics=0; }
+if [ -n "$far" ]; then
+    . "$(dirname "$0")/far.sh"
+    make_far "$work" "${far%:*}" "${far##*:}"
+    hosts=0 nics=0
+fi
 for ((n = 0; n < nics; n++)); do
     ip link add "br$n" type bridge && ip link set "br$n" up || { echo "SKIPPED: no bridge in this kernel"; exit 77; }
 done
@@ -87,13 +69,12 @@ export PK_SECRET_FILE=$work/secret
 [ $six = 1 ] && root="[fd77:0::1]:29777" || root=10.77.0.1:29777
 pids=()
 
-# COMMAND...: with the boot id of a machine of its own, where there is one
+# HOST COMMAND...
 on_machine() {
     local host=$1
     shift
     [ -n "$far" ] || exec ip netns exec "host$host" "$@"
-    # shellcheck disable=SC2016
-    exec ip netns exec "host$host" unshare -m sh -c 'mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$@"' sh "$work/boot$host" "$@"
+    exec "$work/on" "$host" "$@"
 }
 
 by_environment() {

@@ -4,7 +4,8 @@
 tools/switchml_twin.py, and the twin's workers with pickle-aggregator; 2 to 32 ranks, packets of 64 and 256 values, loss; and what
 goes wrong: no aggregator, another secret, an aggregator that is killed, one that stops, a rank that is killed, garbage.
 
-usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|gpu|long|long_twins|long_faults [RANKS...]
+usage: drive.py TESTS_FOLDER AGGREGATOR SOURCE jobs|twins|faults|threads|gpu|long|long_twins|long_faults [RANKS...] [threads=T]
+  threads=T  ranks and the twin's workers have so many threads (num_worker_threads); the part `threads` says itself
 """
 import fcntl
 import os
@@ -23,6 +24,9 @@ RANKS = os.path.join(TESTS, "switchml-ranks")
 TWIN = [sys.executable, os.path.join(SOURCE, "tools/switchml_twin.py")]
 LIMIT_S = 600 if PART.startswith("long") else 120
 failures = []
+threads = 1 # of each rank
+folder_of_all = tempfile.TemporaryDirectory()
+directory = folder_of_all.name
 
 
 def environment(**more):
@@ -66,7 +70,7 @@ def free_port():
 
 def start(n, arguments=(), program=RANKS, **env):
     common = {"PK_SIZE": n, "PK_ROOT": "127.0.0.1:%d" % free_port(), "PK_ALGORITHM": "allreduce=switchml", "PK_TIMEOUT_MS": 60000}
-    env = dict(common, **env)
+    env = dict(common, SWITCHML_RANKS_THREADS=threads, **env)
     return [subprocess.Popen([program] + [str(a) for a in arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              env=environment(PK_RANK=r, **env)) for r in range(n)]
 
@@ -93,28 +97,39 @@ def check(name, good, said):
         print(said, flush=True)
 
 
-def config(folder, port, elements, **more):
-    path = os.path.join(folder, "switchml.cfg")
+def config(port, elements, host="127.0.0.1", **more):
+    path = os.path.join(directory, "switchml-%d.cfg" % port)
     with open(path, "w", encoding="utf-8") as file:
-        file.write("[general]\nrank = 0\nnum_workers = 2 # the communicator knows\ncontroller_ip = 127.0.0.1\n"
-                   "controller_port = %d\npacket_numel = %d\n" % (port, elements))
+        file.write("[general]\nrank = 0\nnum_workers = 2 # the communicator knows\ncontroller_ip = %s\n"
+                   "controller_port = %d\npacket_numel = %d\nnum_worker_threads = %d\n" % (host, port, elements, threads))
         file.writelines("%s = %s\n" % pair for pair in more.items())
         file.write("[backend.dpdk]\ncores = 1\n")
     return path
 
 
-def job(folder, n, elements, loss, twin=False, arguments=("short",), window=256, mix=0):
-    """The library's ranks with an aggregator. mix: of a million packets of the twin's so many come twice, and as many late. Python
-    takes long for the packets of many ranks: these wait until they send them again."""
+def where(port, host="127.0.0.1"):
+    """What ranks get that differ from the defaults in nothing but the number of threads, if in that."""
+    return "%s:%d" % ("[%s]" % host if ":" in host else host, port) if threads == 1 else config(port, 256, host)
+
+
+def with_threads():
+    return "" if threads == 1 else ", %d threads" % threads
+
+
+def job(n, elements, loss, twin=False, arguments=("short",), window=256, mix=0):
+    """The library's ranks with an aggregator. mix: of a million packets of the twin's so many come twice, and as many late.
+    Python takes long for the packets of many ranks: these wait until they send them again."""
     aggregator = Aggregator(twin, loss, mix=mix)
-    path = config(folder, aggregator.port, elements, max_outstanding_packets=min(window, 4) if twin and n > 8 else window,
+    path = config(aggregator.port, elements, max_outstanding_packets=min(window, 4) if twin and n > 8 else window,
                   timeout=200 if twin and n > 8 else 10)
     codes, said = finish(start(n, arguments, PK_SWITCHML=path, PICKLE_TEST_SWITCHML_LOSS=loss or None))
     end = aggregator.stop()
     lost = " lost by test 0," not in end or loss < (10000 if arguments else 1000) # of few packets a thousandth may be none
     good = codes == [0] * n and "algorithm switchml" in said and lost and (mix == 0 or " mixed by test 0" not in end)
+    good = good and (twin or re.search(r"packets, %d threads?$" % threads, end, re.M) is not None)
     other = "twin" if twin else "pickle-aggregator"
-    check("%d ranks, %d values, loss %g %%, %s%s" % (n, elements, loss / 1e4, other, ", mixed" if mix else ""), good, said + end)
+    name = "%d ranks, %d values, loss %g %%, %s%s%s" % (n, elements, loss / 1e4, other, ", mixed" if mix else "", with_threads())
+    check(name, good, said + end)
 
 
 def twin_workers(n, elements, loss, kind, mix=0):
@@ -122,58 +137,60 @@ def twin_workers(n, elements, loss, kind, mix=0):
     identity = os.urandom(16).hex()
     command = TWIN + ["worker", "--port", str(aggregator.port), "--workers", str(n), "--id", identity,
                       "--elements", str(elements), "--type", kind, "--loss", str(loss), "--mix", str(mix),
+               "--threads", str(threads),
                       "--numel", "2500" if n <= 8 else "300", "--rank"]
     workers = [subprocess.Popen(command + [str(r)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
                for r in range(n)]
     codes, said = finish(workers)
     end = aggregator.stop()
     good = codes == [0] * n and (mix == 0 or ", 0 mixed by test" not in said)
-    name = "%d twin workers, %d values, loss %g %%, %s%s" % (n, elements, loss / 1e4, kind, ", mixed" if mix else "")
+    said_so = ", mixed" if mix else ""
+    name = "%d twin workers, %d values, loss %g %%, %s%s%s" % (n, elements, loss / 1e4, kind, said_so, with_threads())
     check(name, good, said + end)
 
 
-def jobs(folder):
-    job(folder, 2, 256, 0, arguments=())
-    job(folder, 4, 64, 10000)
-    job(folder, 8, 256, 1000, arguments=(), window=32) # so many packets that some are lost: e^-30 is the chance that none is
-    job(folder, 3, 64, 50000, window=5)
+def jobs():
+    job(2, 256, 0, arguments=())
+    job(4, 64, 10000)
+    job(8, 256, 1000, arguments=(), window=32) # so many packets that some are lost: e^-30 is the chance that none is
+    job(3, 64, 50000, window=5)
 
 
-def twins(folder):
-    job(folder, 2, 64, 10000, twin=True, window=32)
-    job(folder, 4, 256, 0, twin=True, window=32)
+def twins():
+    job(2, 64, 10000, twin=True, window=32)
+    job(4, 256, 0, twin=True, window=32)
     twin_workers(2, 64, 0, "float")
     twin_workers(4, 256, 10000, "int32")
-    job(folder, 3, 64, 0, twin=True, window=32, mix=150000)
+    job(3, 64, 0, twin=True, window=32, mix=150000)
     twin_workers(3, 64, 0, "float", mix=150000)
-    job(folder, 32, 64, 1000, twin=True, arguments=("few",))
+    job(32, 64, 1000, twin=True, arguments=("few",))
 
 
-NUMBERS = [int(n) for n in sys.argv[5:]] or [2, 4, 8, 32]
+NUMBERS = [int(n) for n in sys.argv[5:] if n.isdigit()] or [2, 4, 8, 32]
 
 
-def long(folder):
+def long():
     for n in NUMBERS:
         for elements in (64, 256):
             for loss in (0, 1000, 10000, 50000):
-                job(folder, n, elements, loss, arguments=() if n < 32 else ("short",))
+                job(n, elements, loss, arguments=() if n < 32 else ("short",))
 
 
-def long_faults(_):
+def long_faults():
     for n in NUMBERS:
         for loss in (0, 10000, 50000):
             name = "%d ranks, loss %g %%, the aggregator is killed" % (n, loss / 1e4)
             survived(name, n, signal.SIGKILL, PICKLE_TEST_SWITCHML_LOSS=loss or None)
 
 
-def long_twins(folder):
+def long_twins():
     for n in NUMBERS:
         for elements in (64, 256):
             for loss in (0, 1000, 10000, 50000):
-                job(folder, n, elements, loss, twin=True, arguments=("short",) if n <= 8 else ("few",))
+                job(n, elements, loss, twin=True, arguments=("short",) if n <= 8 else ("few",))
                 for kind in ("int32", "float"):
                     twin_workers(n, elements, loss, kind)
-            job(folder, n, elements, 10000, twin=True, arguments=("short",) if n <= 8 else ("few",), mix=50000)
+            job(n, elements, 10000, twin=True, arguments=("short",) if n <= 8 else ("few",), mix=50000)
             for kind in ("int32", "float"):
                 twin_workers(n, elements, 10000, kind, mix=50000)
 
@@ -195,8 +212,8 @@ def refused(name, wanted, n=2, fallback=None, **env):
 def silent():
     """Somebody listens and says nothing: there is time left to go on without an aggregator."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        where = "127.0.0.1:%d" % listener.getsockname()[1]
-        refused("nobody answers", "aggregator %s: no answer before the deadline" % where, PK_SWITCHML=where, fallback=1)
+        at = "127.0.0.1:%d" % listener.getsockname()[1]
+        refused("nobody answers", "aggregator %s: no answer before the deadline" % at, PK_SWITCHML=at, fallback=1)
 
 
 def no_descriptors():
@@ -211,7 +228,7 @@ def no_descriptors():
     for r in ranks:
         r.kill()
     finish(ranks)
-    codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
+    codes, said = finish(start(2, ("short",), PK_SWITCHML=where(aggregator.port)))
     end = aggregator.stop()
     for s in waiting:
         s.close()
@@ -219,25 +236,25 @@ def no_descriptors():
     check("no descriptor for one more, %d tries" % tries, codes == [0, 0] and 0 < tries < 1000, said + end)
 
 
-def secrets(folder):
+def secrets():
     paths = []
     for name in ("one", "other"):
-        paths.append(os.path.join(folder, name))
+        paths.append(os.path.join(directory, name))
         with open(paths[-1], "w", encoding="utf-8") as file:
             file.write(name * 16)
         os.chmod(paths[-1], 0o600)
     aggregator = Aggregator(PK_SECRET_FILE=paths[0])
-    codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port, PK_SECRET_FILE=paths[0]))
+    codes, said = finish(start(2, ("short",), PK_SWITCHML=where(aggregator.port), PK_SECRET_FILE=paths[0]))
     check("one secret", codes == [0, 0], said)
-    refused("another secret", "another PK_SECRET_FILE", PK_SWITCHML="127.0.0.1:%d" % aggregator.port, PK_SECRET_FILE=paths[1])
-    refused("no secret", "another PK_SECRET_FILE", PK_SWITCHML="127.0.0.1:%d" % aggregator.port)
+    refused("another secret", "another PK_SECRET_FILE", PK_SWITCHML=where(aggregator.port), PK_SECRET_FILE=paths[1])
+    refused("no secret", "another PK_SECRET_FILE", PK_SWITCHML=where(aggregator.port))
     end = aggregator.stop()
     check("the aggregator says so", "does not know the secret" in end, end)
 
 
 def endless(aggregator, n=2, what="endless", **env):
     """Ranks that reduce until something happens; returns when they have begun."""
-    ranks = start(n, (what,), PK_SWITCHML="127.0.0.1:%d" % aggregator.port, **env)
+    ranks = start(n, (what,), PK_SWITCHML=where(aggregator.port), **env)
     line = ranks[0].stdout.readline() + ranks[0].stdout.readline()
     if "begun" not in line:
         check("begin", False, line)
@@ -280,7 +297,7 @@ def stopped():
 
 def slow():
     aggregator = Aggregator(True, arguments=("--slow", "10"))
-    codes, said = finish(start(2, ("endless",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port, PK_TIMEOUT_MS=4000))
+    codes, said = finish(start(2, ("endless",), PK_SWITCHML=where(aggregator.port), PK_TIMEOUT_MS=4000))
     aggregator.stop(signal.SIGKILL)
     named = "packets to or from aggregator 127.0.0.1:%d" % aggregator.port
     check("the aggregator is slow", all(c == 4 for c in codes) and named in said, "%s\n%s" % (codes, said))
@@ -294,7 +311,7 @@ def rank_killed():
         codes, said = finish(ranks)
         name = "a rank is killed, %s%s" % (what, ", with fallback" if fallback else "")
         check(name, codes[:2] == [4, 4] and "peer 2" in said, "%s\n%s" % (codes, said))
-    codes, said = finish(start(3, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
+    codes, said = finish(start(3, ("short",), PK_SWITCHML=where(aggregator.port)))
     end = aggregator.stop()
     check("the aggregator goes on", codes == [0] * 3 and end.count("all have left") == 4, said + end)
 
@@ -302,7 +319,7 @@ def rank_killed():
 def restarted():
     """A worker that comes again while the others still take part is told so; all of them anew are a new job."""
     aggregator = Aggregator()
-    command = TWIN + ["worker", "--port", str(aggregator.port), "--workers", "2"]
+    command = TWIN + ["worker", "--port", str(aggregator.port), "--workers", "2", "--threads", str(threads)]
 
     def worker(rank, identity, *more):
         return subprocess.Popen(command + ["--rank", str(rank), "--id", identity * 32, *more], stdout=subprocess.PIPE,
@@ -339,7 +356,7 @@ def garbage():
     udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     for size in (0, 1, 9, 10, 274, 275, 1042, 2000):
         udp.sendto(os.urandom(size), ("127.0.0.1", aggregator.packets))
-    codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
+    codes, said = finish(start(2, ("short",), PK_SWITCHML=where(aggregator.port)))
     end = aggregator.stop()
     for s in idle:
         s.close()
@@ -350,7 +367,7 @@ def addresses():
     """IPv6; a port that another one has, of connections and of packets; an address that is not this machine's."""
     aggregator = Aggregator(arguments=("--address", "::1"))
     if "Cannot assign requested address" not in aggregator.first: # there is IPv6
-        codes, said = finish(start(2, ("short",), PK_SWITCHML="[::1]:%d" % aggregator.port))
+        codes, said = finish(start(2, ("short",), PK_SWITCHML=where(aggregator.port, "::1")))
         check("IPv6", codes == [0, 0] and "algorithm switchml" in said, "%s\n%s" % (codes, said))
     aggregator.stop()
     aggregator = Aggregator()
@@ -381,7 +398,7 @@ def unread():
     fcntl.fcntl(aggregator.process.stdout, fcntl.F_SETPIPE_SZ, 4096)
     for what in ("now", "any more"):
         strangers(aggregator.port, 80)
-        codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % aggregator.port))
+        codes, said = finish(start(2, ("short",), PK_SWITCHML=where(aggregator.port)))
         check("nobody reads its lines %s" % what, codes == [0, 0], "%s\n%s" % (codes, said))
         if what == "now":
             aggregator.process.stdout.close()
@@ -396,7 +413,7 @@ def unread():
             break
         except ConnectionError:
             time.sleep(0.1)
-    codes, said = finish(start(2, ("short",), PK_SWITCHML="127.0.0.1:%d" % port))
+    codes, said = finish(start(2, ("short",), PK_SWITCHML=where(port)))
     closed.kill()
     closed.wait()
     check("its standard descriptors are closed", codes == [0, 0], "%s\n%s" % (codes, said))
@@ -404,20 +421,20 @@ def unread():
 
 def other_calls():
     aggregator = Aggregator()
-    where = "127.0.0.1:%d" % aggregator.port
-    codes, said = finish(start(2, ("mismatch",), PK_SWITCHML=where, PK_TIMEOUT_MS=20000))
+    at = where(aggregator.port)
+    codes, said = finish(start(2, ("mismatch",), PK_SWITCHML=at, PK_TIMEOUT_MS=20000))
     good = all(c == 4 for c in codes) and "packets of another operation" in said
     check("ranks disagree on the count", good, "%s\n%s" % (codes, said))
-    codes, said = finish(start(2, ("double",), PK_SWITCHML=where))
+    codes, said = finish(start(2, ("double",), PK_SWITCHML=at))
     check("another type", all(c == 4 for c in codes) and "sums of f32 and int32 alone" in said, "%s\n%s" % (codes, said))
-    codes, said = finish(start(2, ("double",), PK_SWITCHML=where, PK_SWITCHML_FALLBACK=1))
+    codes, said = finish(start(2, ("double",), PK_SWITCHML=at, PK_SWITCHML_FALLBACK=1))
     check("another type, with fallback", codes == [0, 0], "%s\n%s" % (codes, said))
     aggregator.stop()
 
 
-def gpu(_):
+def gpu():
     aggregator = Aggregator()
-    env = environment(PK_SWITCHML="127.0.0.1:%d" % aggregator.port, PK_ALGORITHM="allreduce=switchml")
+    env = environment(PK_SWITCHML=where(aggregator.port), PK_ALGORITHM="allreduce=switchml")
     done = subprocess.run([os.path.join(TESTS, "switchml-gpu")], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           text=True, timeout=LIMIT_S, check=False)
     end = aggregator.stop()
@@ -427,19 +444,19 @@ def gpu(_):
     check("GPU memory", done.returncode == 0 and "packets 0," not in end, done.stdout + end)
 
 
-def faults(folder):
+def faults():
     refused("no PK_SWITCHML", "PK_SWITCHML has to say where")
     refused("no host:port", "host:port, or a file", PK_SWITCHML="localhost")
     nobody = "127.0.0.1:%d" % free_port()
     for fallback in (None, 1):
         refused("nobody listens", "aggregator %s cannot be reached: Connection refused" % nobody, PK_SWITCHML=nobody,
                 fallback=fallback)
-    with open(os.path.join(folder, "bad.cfg"), "w", encoding="utf-8") as file:
+    with open(os.path.join(directory, "bad.cfg"), "w", encoding="utf-8") as file:
         file.write("[general]\ncontroller_ip = 127.0.0.1\npacket_numel = 128\n")
     refused("a file with a wrong line", "bad.cfg, line 3: packet_numel is '128': 64 or 256",
-            PK_SWITCHML=os.path.join(folder, "bad.cfg"))
+            PK_SWITCHML=os.path.join(directory, "bad.cfg"))
     silent()
-    secrets(folder)
+    secrets()
     no_descriptors()
     killed()
     stopped()
@@ -458,7 +475,51 @@ def faults(folder):
     other_calls()
 
 
-with tempfile.TemporaryDirectory() as directory:
-    {"jobs": jobs, "twins": twins, "faults": faults, "gpu": gpu, "long": long, "long_twins": long_twins,
-     "long_faults": long_faults}[PART](directory)
+def another_number():
+    """A rank with another number of threads than the others of its job."""
+    aggregator = Aggregator()
+    command = TWIN + ["worker", "--port", str(aggregator.port), "--workers", "2", "--id", os.urandom(16).hex(), "--rank"]
+
+    def worker(*more):
+        return subprocess.Popen(command + list(more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env=environment())
+
+    first = worker("0", "--threads", "2")
+    aggregator.wait_for("rank 0 of 2 has come")
+    second = worker("1", "--threads", "3")
+    codes, said = finish([second])
+    first.kill()
+    finish([first])
+    end = aggregator.stop()
+    check("another number of threads", codes != [0] and "another number of threads" in said, said + end)
+
+
+def several():
+    """What threads add: ports, slots and parts of their own on both sides, and an end that all of them come to."""
+    global threads
+    for threads in (2, 4):
+        job(2, 64, 10000, window=20)
+        job(3, 256, 0, arguments=("few",), window=4)
+    job(2, 64, 10000, twin=True, arguments=("few",), window=32, mix=50000)
+    twin_workers(2, 64, 10000, "float", mix=50000)
+    killed()
+    survived("the aggregator is killed", 2, signal.SIGKILL)
+    survived("one rank loses the aggregator", 2, None, ("--drop-after", "3000"))
+    stopped()
+    aggregator = Aggregator()
+    codes, said = finish(start(2, ("mismatch",), PK_SWITCHML=where(aggregator.port), PK_TIMEOUT_MS=20000))
+    aggregator.stop()
+    check("ranks disagree on the count", codes == [4, 4] and "packets of another operation" in said, "%s\n%s" % (codes, said))
+    aggregator = Aggregator()
+    codes, said = finish(start(2, ("abort",), PK_SWITCHML=where(aggregator.port)))
+    aggregator.stop()
+    check("nothing is written after an abort", codes == [4, 4], "%s\n%s" % (codes, said))
+    another_number()
+
+
+with folder_of_all:
+    for argument in sys.argv[5:]:
+        threads = int(argument[8:]) if argument.startswith("threads=") else threads
+    {"jobs": jobs, "twins": twins, "faults": faults, "threads": several, "gpu": gpu, "long": long, "long_twins": long_twins,
+     "long_faults": long_faults}[PART]()
 sys.exit(1 if failures else 0)

@@ -136,7 +136,7 @@ static int client(const struct sockaddr_storage *server, unsigned long packets, 
     pki_netif_loopback(&own);
     c.packets = packets;
     c.bytes = bytes;
-    if (pki_datagrams_open(&c.d, &own, 4 << 20, plain) != PK_OK ||
+    if (pki_datagrams_open(&c.d, &own, 4 << 20, plain ? PKI_DATAGRAMS_PLAIN : PKI_DATAGRAMS_ORDINARY) != PK_OK ||
         connect(c.d.fd, (const struct sockaddr *)server, pki_netif_bytes(server)) != 0)
         return 1;
     for (unsigned i = 0; i < window; i++)
@@ -167,7 +167,7 @@ int main(int argc, char **argv)
     plain = strcmp(argv[5], "plain") == 0;
     pki_netif_loopback(&address);
     signal(SIGTERM, on_signal);
-    if (pki_datagrams_open(&d, &address, 64 << 20, plain) != PK_OK)
+    if (pki_datagrams_open(&d, &address, 64 << 20, plain ? PKI_DATAGRAMS_PLAIN : PKI_DATAGRAMS_ORDINARY) != PK_OK)
         return 1;
     server = fork();
     if (server == 0) {

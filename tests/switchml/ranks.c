@@ -3,19 +3,24 @@
  * A rank of a job whose allreduces an aggregator sums; the driver (drive.py) starts it PK_SIZE times. Every result is compared,
  * of floats to the bound that docs/switchml.md gives, and to the bit with that of the other ranks.
  *
- * usage: switchml-ranks [all|short|few|endless|unfit|survive|mismatch|double [wait]]    wait: rank 0 begins when it has read a byte
+ * SWITCHML_RANKS_THREADS says how many threads a rank has, where it is more than one.
+ *
+ * usage: switchml-ranks [all|short|few|endless|unfit|abort|survive|mismatch|double [wait]]    wait: rank 0 begins when it has read a byte
  */
 #include <float.h>
 #include <math.h>
 #include <pickle/pickle.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static pk_comm_t *comm;
 static int rank, size;
+static size_t threads = 1;
 static unsigned wrong;
 
 #define CHECK(what, ...) \
@@ -58,16 +63,33 @@ static void check_alike(const void *data, size_t bytes)
     free(first);
 }
 
-/* What the sum and its bound are made of: numbers of all ranks, in the packet of element `i`, or in a part of it. */
+/* What the sum and its bound are made of: numbers of all ranks, in the packet of element `i` or, of packets of 64 values, in some
+ * beside it. */
 struct expected {
     double sum, absolute, most;
 };
 
+/* Where the part of the thread that has element `i` begins and ends. The first threads have an element more than the others. */
+static void part_of(size_t count, size_t i, size_t *begin, size_t *end)
+{
+    const size_t each = count / threads, rest = count % threads;
+
+    *end = 0;
+    for (size_t t = 0; t < threads && *end <= i; t++) {
+        *begin = *end;
+        *end += each + (t < rest);
+    }
+}
+
 static struct expected expect(size_t count, size_t i, int kind)
 {
-    const size_t unit = 256, first = i / unit * unit, end = first + unit < count ? first + unit : count;
+    const size_t unit = 256;
     struct expected e = { 0, 0, 0 };
+    size_t first = 0, end;
 
+    part_of(count, i, &first, &end);
+    first += (i - first) / unit * unit;
+    end = first + unit < end ? first + unit : end;
     for (int r = 0; r < size; r++) {
         e.sum += (double)number(r, i, kind);
         e.absolute += fabs((double)number(r, i, kind));
@@ -222,6 +244,41 @@ static int go_on(bool unfit)
     return 4;
 }
 
+static void nap(long ms)
+{
+    nanosleep(&(struct timespec){ .tv_nsec = ms * 1000000 }, NULL);
+}
+
+static void *abort_soon(void *arg)
+{
+    nap(20);
+    CHECK(pk_comm_abort(comm) == PK_OK, "abort\n", rank);
+    return arg;
+}
+
+/* The aggregator and the other ranks may go on for a while. Nothing is written into a buffer that the call has given back. */
+static int aborted(void)
+{
+    enum { COUNT = 4 << 20 };
+    static int32_t data[COUNT];
+    pthread_t thread;
+    size_t written = 0;
+
+    CHECK(pk_allreduce(data, data, 1000, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK, "allreduce\n", rank);
+    if (rank == 0 && pthread_create(&thread, NULL, abort_soon, NULL) != 0)
+        return 1;
+    while (pk_allreduce(data, data, COUNT, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK)
+        ;
+    memset(data, 0x5a, sizeof data);
+    nap(500);
+    for (size_t i = 0; i < COUNT; i++)
+        written += data[i] != 0x5a5a5a5a;
+    CHECK(written == 0, "%zu elements were written after the call\n", rank, written);
+    if (rank == 0)
+        pthread_join(thread, NULL);
+    return wrong > 0 ? 1 : 4;
+}
+
 static bool is_lost(void)
 {
     pk_explanation_t how = { .struct_size = sizeof how };
@@ -274,6 +331,8 @@ static int run(const char *what)
 {
     if (strcmp(what, "endless") == 0 || strcmp(what, "unfit") == 0)
         return go_on(strcmp(what, "unfit") == 0);
+    if (strcmp(what, "abort") == 0)
+        return aborted();
     if (strcmp(what, "survive") == 0)
         return survive();
     if (strcmp(what, "mismatch") == 0)
@@ -294,7 +353,9 @@ int main(int argc, char **argv)
     pk_explanation_t how = { .struct_size = sizeof how };
     int rc;
 
-    if (pk_comm_init(&comm, NULL) != PK_OK)
+    if (getenv("SWITCHML_RANKS_THREADS") != NULL)
+        threads = (size_t)atoi(getenv("SWITCHML_RANKS_THREADS"));
+    if (threads < 1 || pk_comm_init(&comm, NULL) != PK_OK)
         return 3;
     pk_comm_rank(comm, &rank);
     pk_comm_size(comm, &size);

@@ -214,6 +214,59 @@ Test(switchml, indices)
     expect_indices(8, 5, "8009 800a 800b 8 9 a b 8008 8009");
 }
 
+/* Each element is one thread's, in the order of the threads, of which the first have one more where they cannot have as many. */
+Test(switchml, threads_share_the_elements)
+{
+    static const size_t counts[] = { 0, 1, 3, 4, 15, 16, 17, 255, 1000003 };
+
+    for (uint32_t threads = 1; threads <= PKI_SWITCHML_THREADS_MAX; threads++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts; c++) {
+            size_t next = 0, first, n;
+
+            for (uint32_t t = 0; t < threads; t++) {
+                pki_switchml_share(counts[c], threads, t, &first, &n);
+                cr_assert_eq(first, next, "%zu elements, thread %u of %u", counts[c], t, threads);
+                cr_assert_eq(n, counts[c] / threads + (t < counts[c] % threads));
+                next = first + n;
+            }
+            cr_assert_eq(next, counts[c]);
+        }
+}
+
+Test(switchml, threads_have_slots_of_their_own)
+{
+    cr_assert_eq(pki_switchml_base(4, 1), 8); /* that of the indices above */
+    for (uint32_t threads = 1; threads <= PKI_SWITCHML_THREADS_MAX; threads++) {
+        for (uint32_t t = 1; t < threads; t++)
+            cr_assert(pki_switchml_base(5, t) >= pki_switchml_base(5, t - 1) + 5);
+        cr_assert_eq(pki_switchml_slots(5, threads), pki_switchml_base(5, threads - 1) + 5);
+    }
+}
+
+/* A thread without packets counts the job as the others do, and its slots stay where they were. */
+Test(switchml, a_job_without_packets)
+{
+    const struct pki_switchml_timing timing = { .timeout_ns = 10, .threshold = 4 };
+    struct pki_switchml_worker w;
+    uint32_t next[2];
+
+    cr_assert_eq(pki_switchml_worker_init(&w, 8, 4, &timing), PK_OK);
+    for (int job = 0; job < 300; job++) {
+        const bool any = job % 3 == 1;
+        const uint32_t shift = w.shift;
+
+        pki_switchml_worker_begin(&w, any ? 1 : 0, any ? 1 : 0, 0);
+        cr_assert_eq(w.job, (uint8_t)job);
+        cr_assert_eq(w.shift, job % 3 == 2 ? (shift + 1) % 8 : shift);
+        cr_assert_eq(pki_switchml_worker_done(&w), !any);
+        if (any)
+            cr_assert(pki_switchml_worker_reply(
+                &w, &(struct pki_switchml_packet){ .job = w.job, .index = pki_switchml_worker_index(&w, 0) }, 1, next));
+        cr_assert_eq(pki_switchml_worker_due(&w), UINT64_MAX);
+    }
+    pki_switchml_worker_close(&w);
+}
+
 Test(switchml, timers_double_and_come_back)
 {
     const struct pki_switchml_timing timing = { .timeout_ns = 10, .threshold = 4, .increment = 100 };
@@ -393,19 +446,26 @@ Test(switchml, settings)
     struct pki_switchml_settings s;
     char file[] =
         "# a comment\n[general]\nrank = 3\ncontroller_ip = 10.0.0.7 ; another\ncontroller_port=50099\npacket_numel = 64\n"
-        "max_outstanding_packets = 128\ntimeout = 5\ntimeout_threshold = 7\ntimeout_threshold_increment = "
+        "max_outstanding_packets = 128\nnum_worker_threads = 3\ntimeout = 5\ntimeout_threshold = 7\ntimeout_threshold_increment = "
         "8\n[backend.rdma]\nmsg_numel = 1\n";
     char unknown[] = "[general]\ncontroller_ip = h\npackets = 3\n", no_host[] = "[general]\n",
-         number[] = "controller_ip = h\ntimeout = 0\n";
+         number[] = "controller_ip = h\ntimeout = 0\n", no_thread[] = "controller_ip = h\nnum_worker_threads = 0\n",
+         many[] = "controller_ip = h\nnum_worker_threads = 17\n",
+         few[] = "num_worker_threads = 3\nmax_outstanding_packets = 2\ncontroller_ip = h\n";
+    pk_error_info_t info = { .struct_size = sizeof info };
 
     cr_assert_eq(pki_switchml_settings_parse(file, "file", &s), PK_OK);
-    cr_assert(strcmp(s.host, "10.0.0.7") == 0 && s.port == 50099 && s.elements == 64 && s.window == 128);
+    cr_assert(strcmp(s.host, "10.0.0.7") == 0 && s.port == 50099 && s.elements == 64 && s.window == 128 && s.threads == 3);
     cr_assert(s.timing.timeout_ns == 5 * PKI_NS_PER_MS && s.timing.threshold == 7 && s.timing.increment == 8);
     cr_assert_eq(pki_switchml_settings_parse(unknown, "file", &s), PK_ERR_ARG);
     cr_assert_eq(pki_switchml_settings_parse(no_host, "file", &s), PK_ERR_ARG);
     cr_assert_eq(pki_switchml_settings_parse(number, "file", &s), PK_ERR_ARG);
+    cr_assert_eq(pki_switchml_settings_parse(no_thread, "file", &s), PK_ERR_ARG);
+    cr_assert_eq(pki_switchml_settings_parse(many, "file", &s), PK_ERR_ARG);
+    cr_assert_eq(pki_switchml_settings_parse(few, "file", &s), PK_ERR_ARG);
+    cr_assert(pk_last_error(&info) == PK_OK && strstr(info.text, "file: max_outstanding_packets is 2") != NULL, "%s", info.text);
     cr_assert_eq(pki_switchml_settings_read("[fe80::1%eth0]:7", &s), PK_OK);
-    cr_assert(strcmp(s.host, "fe80::1%eth0") == 0 && s.port == 7 && s.elements == 256 && s.window == 256);
+    cr_assert(strcmp(s.host, "fe80::1%eth0") == 0 && s.port == 7 && s.elements == 256 && s.window == 256 && s.threads == 1);
     cr_assert_eq(pki_switchml_settings_read("switch:48864", &s), PK_OK);
     cr_assert_eq(pki_switchml_settings_read("switch", &s), PK_ERR_ARG);
     cr_assert_eq(pki_switchml_settings_read(":1", &s), PK_ERR_ARG);
@@ -419,7 +479,7 @@ Test(switchml, proofs)
     const unsigned char key[16] = { 1 }, other[16] = { 2 };
     const struct pki_switchml_greeting greeting = { { 5 } }, another = { { 6 } };
     const struct pki_switchml_hello hello = {
-        .id = { 3 }, .rank = 1, .workers = 2, .elements = 64, .window = 9, .port = 7, .nonce = { 8 }
+        .id = { 3 }, .rank = 1, .workers = 2, .elements = 64, .window = 9, .port = 7, .threads = 1, .nonce = { 8 }
     };
     const struct pki_switchml_answer answer = { .accepted = true, .window = 9, .port = 7 };
     struct pki_switchml_hello got;
@@ -442,5 +502,34 @@ Test(switchml, proofs)
         reply[i] ^= 1;
         cr_assert(!pki_switchml_answer_unpack(reply, key, &greeting, &hello, &said), "byte %zu", i);
         reply[i] ^= 1;
+    }
+}
+
+/* As many threads as say so: an aggregator that knows one port of each rank does not know such a hello. */
+Test(switchml, hellos_of_several_threads)
+{
+    const unsigned char key[16] = { 1 };
+    const struct pki_switchml_greeting greeting = { { 5 } };
+    struct pki_switchml_hello hello = { .workers = 2, .elements = 64, .window = 9, .port = 65530, .threads = 1 }, got;
+    struct pki_switchml_answer answer = { .accepted = true, .port = 7 }, said;
+    unsigned char bytes[PKI_SWITCHML_HELLO_BYTES], reply[PKI_SWITCHML_ANSWER_BYTES];
+
+    for (hello.threads = 0; hello.threads < 20; hello.threads++) {
+        const bool right = hello.threads <= 6; /* 65535 is the last port */
+
+        cr_assert_eq(pki_switchml_hello_pack(&hello, key, &greeting, bytes), PK_OK);
+        expect_bytes(bytes + 4, hello.threads > 1 ? "00000002" : "00000001");
+        cr_assert_eq(pki_switchml_hello_unpack(bytes, key, &greeting, &got), right, "%u threads", hello.threads);
+        cr_assert(!right || got.threads == (hello.threads == 0 ? 1 : hello.threads));
+    }
+    hello.threads = 16;
+    hello.port = 9;
+    cr_assert_eq(pki_switchml_hello_pack(&hello, key, &greeting, bytes), PK_OK);
+    cr_assert(!pki_switchml_hello_unpack(bytes, key, &greeting, &got), "a packet for each thread");
+    hello.threads = 3;
+    for (answer.window = 0; answer.window < 12; answer.window++) {
+        cr_assert_eq(pki_switchml_answer_pack(&answer, key, &greeting, &hello, reply), PK_OK);
+        cr_assert_eq(pki_switchml_answer_unpack(reply, key, &greeting, &hello, &said),
+                     answer.window >= 3 && answer.window <= 9 && answer.window % 3 == 0, "W %u", answer.window);
     }
 }

@@ -20,8 +20,8 @@ static struct job *find(struct server *s, const unsigned char *id)
     return NULL;
 }
 
-/* All packets that workers have on their way must find room in the receive buffer: what does not is lost, and sent again 10 ms
- * later. */
+/* Of each thread, one at least. All packets that workers have on their way must find room in the receive buffer: what does not is
+ * lost, and sent again 10 ms later. */
 static uint32_t window_for(const struct server *s, const struct pki_switchml_hello *h)
 {
     size_t room = s->datagrams.buffer_bytes / (h->workers * (pki_switchml_packet_bytes(h->elements) + KERNEL_BYTES));
@@ -29,6 +29,9 @@ static uint32_t window_for(const struct server *s, const struct pki_switchml_hel
 
     if (room < window)
         window = (uint32_t)room;
+    window /= h->threads;
+    while (pki_switchml_slots(window, h->threads) > PKI_SWITCHML_SLOTS_MAX)
+        window--;
     return window > 0 ? window : 1;
 }
 
@@ -42,8 +45,9 @@ static struct job *make(struct server *s, const struct pki_switchml_hello *h, co
     memcpy(j->id, h->id, sizeof j->id);
     j->workers = h->workers;
     j->elements = h->elements;
+    j->threads = h->threads;
     j->window = window_for(s, h);
-    if (pki_switchml_aggregator_init(&j->sums, j->workers, j->window, j->elements) != PK_OK) {
+    if (pki_switchml_aggregator_init(&j->sums, j->workers, pki_switchml_slots(j->window, j->threads), j->elements) != PK_OK) {
         *why = "it has no memory for one more job";
         free(j);
         return NULL;
@@ -69,35 +73,49 @@ static const char *misfit(const struct job *j, const struct pki_switchml_hello *
         return "the others of its job say another number of ranks";
     if (h->elements != j->elements)
         return "the others of its job have packets of another length (packet_numel)";
-    if (h->window < j->window)
+    if (h->threads != j->threads)
+        return "the others of its job have another number of threads (num_worker_threads)";
+    if (h->window < j->window * j->threads)
         return "the others of its job have more packets on their way (max_outstanding_packets)";
     if ((j->came >> h->rank & 1) != 0)
         return "another one has come with its rank";
     return NULL;
 }
 
-static void list_receivers(struct job *j)
+static void list_receivers(struct job *j, uint32_t thread)
 {
-    j->all.n = 0;
-    for (uint32_t w = 0; w < j->workers; w++) {
-        struct worker *worker = &j->worker[w];
+    struct pki_receivers *all = &j->all[thread];
 
-        worker->alone = (struct pki_receivers){ .n = worker->present, .address = { &worker->address } };
-        if (worker->present)
-            j->all.address[j->all.n++] = &worker->address;
+    all->n = 0;
+    for (uint32_t w = 0; w < j->workers; w++) {
+        struct sender *sender = &j->worker[w].senders[thread];
+
+        sender->alone = (struct pki_receivers){ .n = j->worker[w].present, .address = { &sender->address } };
+        if (j->worker[w].present)
+            all->address[all->n++] = &sender->address;
     }
+}
+
+/* Where packets of the worker's threads come from. False: packets of another one do. */
+static bool find_places(struct server *s, const struct visitor *v, const struct pki_switchml_hello *h,
+                        struct sockaddr_storage addresses[PKI_SWITCHML_THREADS_MAX])
+{
+    for (uint32_t t = 0; t < h->threads; t++) {
+        addresses[t] = v->peer;
+        pki_netif_set_port(&addresses[t], (uint16_t)(h->port + t));
+        if (server_place(s, &addresses[t])->job != NULL)
+            return false;
+    }
+    return true;
 }
 
 static const char *join(struct server *s, struct visitor *v, const struct pki_switchml_hello *h, struct job **out)
 {
+    struct sockaddr_storage addresses[PKI_SWITCHML_THREADS_MAX];
     struct job *j = find(s, h->id);
     const char *why = NULL;
-    struct sockaddr_storage address = v->peer;
-    struct place *place;
 
-    pki_netif_set_port(&address, h->port);
-    place = server_place(s, &address);
-    if (place->job != NULL)
+    if (!find_places(s, v, h, addresses))
         return "packets of another rank come from its address";
     if (j != NULL)
         why = misfit(j, h);
@@ -105,11 +123,14 @@ static const char *join(struct server *s, struct visitor *v, const struct pki_sw
         j = make(s, h, &why);
     if (j == NULL || (why != NULL && j->came != 0))
         return why;
-    j->worker[h->rank] = (struct worker){ .present = true, .address = address };
+    j->worker[h->rank].present = true;
     j->came |= 1u << h->rank;
     j->here++;
-    list_receivers(j);
-    *place = (struct place){ .job = j, .rank = h->rank };
+    for (uint32_t t = 0; t < j->threads; t++) {
+        j->worker[h->rank].senders[t].address = addresses[t];
+        list_receivers(j, t);
+        *server_place(s, &addresses[t]) = (struct place){ .job = j, .rank = h->rank, .thread = t };
+    }
     server_forget_last(s);
     *out = j;
     return NULL;
@@ -126,9 +147,9 @@ bool job_join(struct server *s, struct visitor *v, const struct pki_switchml_hel
         return false;
     }
     v->rank = h->rank;
-    a->window = v->job->window;
-    server_say(s, "job %u: rank %u of %u has come from %s, %u values a packet, %u packets", v->job->number, h->rank, h->workers,
-               v->name, h->elements, v->job->window);
+    a->window = v->job->window * v->job->threads;
+    server_say(s, "job %u: rank %u of %u has come from %s, %u values a packet, %u packets, %u thread%s", v->job->number, h->rank,
+               h->workers, v->name, h->elements, a->window, v->job->threads, v->job->threads == 1 ? "" : "s");
     return true;
 }
 
@@ -141,7 +162,7 @@ static void free_place(struct server *s, struct place *place)
     for (uint32_t at = (uint32_t)(place - s->places + 1) % PLACES_MAX; s->places[at].job != NULL; at = (at + 1) % PLACES_MAX) {
         moved = s->places[at];
         s->places[at].job = NULL;
-        *server_place(s, &moved.job->worker[moved.rank].address) = moved;
+        *server_place(s, &moved.job->worker[moved.rank].senders[moved.thread].address) = moved;
     }
     server_forget_last(s);
 }
@@ -152,9 +173,11 @@ void job_leave(struct server *s, struct visitor *v)
 
     if (j == NULL)
         return;
-    free_place(s, server_place(s, &j->worker[v->rank].address));
     j->worker[v->rank].present = false;
-    list_receivers(j);
+    for (uint32_t t = 0; t < j->threads; t++) {
+        free_place(s, server_place(s, &j->worker[v->rank].senders[t].address));
+        list_receivers(j, t);
+    }
     v->job = NULL;
     if (--j->here > 0)
         return;

@@ -168,6 +168,7 @@ static bool is_any(const struct sockaddr_storage *address)
 
 static bool serve_at(struct server *s, const struct options *o)
 {
+    const enum pki_datagrams_how how = o->plain ? PKI_DATAGRAMS_PLAIN : PKI_DATAGRAMS_ORDINARY;
     struct sockaddr_storage address, packets;
     char text[PKI_NETIF_TEXT];
 
@@ -182,7 +183,7 @@ static bool serve_at(struct server *s, const struct options *o)
     }
     pki_netif_set_port(&address, (uint16_t)o->port);
     packets = address;
-    if (!secret(s, o, &address) || pki_datagrams_open(&s->datagrams, &packets, BUFFER_BYTES, o->plain) != PK_OK)
+    if (!secret(s, o, &address) || pki_datagrams_open(&s->datagrams, &packets, BUFFER_BYTES, how) != PK_OK)
         return false;
     s->port = pki_netif_port(&packets); /* with --port 0 another one than that of connections */
     if (pki_listen(&address, 128, false, &s->listener) != PK_OK)

@@ -35,11 +35,16 @@ static uint32_t hash(const struct sockaddr_storage *address)
     return h ^ h >> 15;
 }
 
+static const struct sender *sender_of(const struct place *p)
+{
+    return &p->job->worker[p->rank].senders[p->thread];
+}
+
 struct place *server_place(struct server *s, const struct sockaddr_storage *address)
 {
     uint32_t at = hash(address) % PLACES_MAX;
 
-    while (s->places[at].job != NULL && !same(&s->places[at].job->worker[s->places[at].rank].address, address))
+    while (s->places[at].job != NULL && !same(&sender_of(&s->places[at])->address, address))
         at = (at + 1) % PLACES_MAX;
     return &s->places[at];
 }
@@ -71,13 +76,14 @@ static void reply(struct server *s, const struct job *j, const struct pki_receiv
     s->counts.replies += to->n;
 }
 
-/* Written once for all, unless a test lets each of them lose packets of his own. */
-static void reply_to_all(struct server *s, const struct job *j, const struct pki_switchml_packet *packet, const uint32_t *sums)
+/* To the threads that have the sender's number. Written once for all, unless a test lets each of them lose packets of its own. */
+static void reply_to_all(struct server *s, const struct job *j, uint32_t thread, const struct pki_switchml_packet *packet,
+                         const uint32_t *sums)
 {
     if (s->datagrams.loss == 0)
-        reply(s, j, &j->all, packet, sums);
+        reply(s, j, &j->all[thread], packet, sums);
     for (uint32_t w = 0; w < j->workers && s->datagrams.loss > 0; w++)
-        reply(s, j, &j->worker[w].alone, packet, sums);
+        reply(s, j, &j->worker[w].senders[thread].alone, packet, sums);
 }
 
 static void complain(struct server *s, struct job *j, uint32_t rank, const struct pki_switchml_packet *p)
@@ -90,6 +96,17 @@ static void complain(struct server *s, struct job *j, uint32_t rank, const struc
                "do not call "
                "the same operations",
                j->number, rank, p->id, p->job, p->index & ~PKI_SWITCHML_SET);
+}
+
+/* A thread has slots of its own. */
+static enum pki_switchml_verdict aggregate(const struct place *place, struct pki_switchml_packet *packet, const void *values,
+                                           const uint32_t **sums)
+{
+    struct job *j = place->job;
+
+    if ((packet->index & ~PKI_SWITCHML_SET) / pki_switchml_base(j->window, 1) != place->thread)
+        return PKI_SWITCHML_OUTSIDE;
+    return pki_switchml_aggregate(&j->sums, place->rank, packet, values, sums);
 }
 
 static void take(void *arg, const unsigned char *data, size_t bytes, const struct sockaddr_storage *from)
@@ -110,15 +127,15 @@ static void take(void *arg, const unsigned char *data, size_t bytes, const struc
         s->counts.malformed++;
         return;
     }
-    verdict = pki_switchml_aggregate(&j->sums, place->rank, &packet, data + PKI_SWITCHML_HEADER_BYTES, &sums);
+    verdict = aggregate(place, &packet, data + PKI_SWITCHML_HEADER_BYTES, &sums);
     s->counts.packets++;
     s->counts.verdicts[verdict]++;
     if (verdict == PKI_SWITCHML_DISAGREES)
         complain(s, j, place->rank, &packet);
     if (verdict == PKI_SWITCHML_TO_ALL)
-        reply_to_all(s, j, &packet, sums);
+        reply_to_all(s, j, place->thread, &packet, sums);
     else if (verdict == PKI_SWITCHML_TO_ONE)
-        reply(s, j, &j->worker[place->rank].alone, &packet, sums);
+        reply(s, j, &sender_of(place)->alone, &packet, sums);
 }
 
 /* A worker whose socket is closed answers so, and its connection tells the rest; a network or memory that is not there comes back. */

@@ -15,24 +15,29 @@
 
 #define JOBS_MAX 64
 #define STRANGERS_MAX 256 /* who has proven nothing; then the one that came first has to go */
-#define PLACES_MAX 4096   /* of the table of addresses; a power of two, and twice as many as there may be workers */
+#define PLACES_MAX 65536  /* of the table of addresses; a power of two, and twice as many as there may be workers' threads */
+
+struct sender { /* a thread of a worker */
+    struct sockaddr_storage address;
+    struct pki_receivers alone;
+};
 
 struct worker {
     bool present;
-    struct sockaddr_storage address; /* its packets' */
-    struct pki_receivers alone;
+    struct sender senders[PKI_SWITCHML_THREADS_MAX];
 };
 
 struct job {
     struct pki_list node;
     unsigned char id[PKI_SWITCHML_ID_BYTES];
     unsigned number; /* since the start, for messages */
-    uint32_t workers, elements, window;
+    uint32_t workers, elements, threads;
+    uint32_t window; /* of a thread */
     uint32_t here;   /* workers present, */
     uint32_t came;   /* and those that have ever been */
     bool complained; /* of packets that disagree */
     struct worker worker[PKI_SWITCHML_WORKERS_MAX];
-    struct pki_receivers all; /* who are present */
+    struct pki_receivers all[PKI_SWITCHML_THREADS_MAX]; /* of each thread those that are present */
     struct pki_switchml_aggregator sums;
 };
 
@@ -50,9 +55,9 @@ struct visitor {
     uint32_t rank;
 };
 
-struct place {       /* of a worker, by the address of its packets */
+struct place {       /* of a worker's thread, by the address of its packets */
     struct job *job; /* NULL: free */
-    uint32_t rank;
+    uint32_t rank, thread;
 };
 
 struct counts {
@@ -100,6 +105,6 @@ void job_leave(struct server *s, struct visitor *v);
 int server_packets(struct server *s);
 void server_forget_last(struct server *s); /* the table of addresses has changed */
 struct place *server_place(struct server *s,
-                           const struct sockaddr_storage *address); /* the worker's with this address, or a free one */
+                           const struct sockaddr_storage *address); /* the thread's with this address, or a free one */
 
 #endif

@@ -142,6 +142,7 @@ struct pki_executor {
     void (*look)(struct pki_task *task);              /* start it, if it can be now */
     bool (*poll)(struct pki_task *task, bool *ended); /* true: something has changed */
     bool (*waits_for)(const struct pki_task *task, int peer);
+    void (*stop)(struct pki_task *task);              /* its buffers are the caller's, ended or not. NULL: they are */
     void (*drop)(struct pki_task *task);              /* what it has of its own; NULL: nothing */
     void (*fall)(struct pki_task *task);              /* a rank does it by an ordinary plan: so do all. NULL: none can */
     bool (*awaits)(const struct pki_task *task, uint64_t number); /* what is within it and has not begun. NULL: nothing is */

@@ -93,6 +93,8 @@ void pki_plan_release(struct pki_task *task)
 
 void pki_plan_abandon(struct pki_task *task)
 {
+    if (task->executor != NULL && task->executor->stop != NULL)
+        task->executor->stop(task);
     pki_scratch_give(task);
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         if (task->steps[i].xfer != NULL)

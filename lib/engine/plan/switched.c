@@ -256,8 +256,16 @@ static void look(struct pki_task *task)
     task->more_work = true; /* so it is polled */
 }
 
+/* Threads of the session may be at the buffers. */
+static void stop(struct pki_task *task)
+{
+    if (task->switched.begun)
+        pki_switchml_stop(task->engine->aggregator.switchml);
+}
+
 static void drop(struct pki_task *task)
 {
+    stop(task);
     end_within(task);
     if (task->switched.begun)
         task->engine->aggregator.running--;
@@ -353,5 +361,5 @@ static bool awaits(const struct pki_task *task, uint64_t number)
 }
 
 const struct pki_executor pki_switched_executor = {
-    .look = look, .poll = poll_session, .waits_for = waits_for, .drop = drop, .awaits = awaits
+    .look = look, .poll = poll_session, .waits_for = waits_for, .stop = stop, .drop = drop, .awaits = awaits
 };

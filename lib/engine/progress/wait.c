@@ -12,20 +12,20 @@ bool pki_engine_spins(const struct pki_engine *e)
 {
     if (pki_switched_is_busy(e))
         return false;
-    for (int i = 0; i < e->nifaces; i++)
-        if (atomic_load_explicit(&e->ifaces[i]->in_kernel, memory_order_relaxed))
+    for (int i = 0; i < e->ifaces.n; i++)
+        if (atomic_load_explicit(&e->ifaces.at[i]->in_kernel, memory_order_relaxed))
             return false;
-    return e->spin;
+    return !e->config.shares_cpu;
 }
 
 static unsigned yields(const struct pki_engine *e)
 {
-    if (pki_switched_is_busy(e) && !e->spin)
+    if (pki_switched_is_busy(e) && e->config.shares_cpu)
         return pki_tuning.wait.yields_beside_aggregator;
-    for (int i = 0; i < e->nifaces; i++)
-        if (e->ifaces[i]->carries && e->ifaces[i]->in_threads)
+    for (int i = 0; i < e->ifaces.n; i++)
+        if (e->ifaces.at[i]->carries && e->ifaces.at[i]->in_threads)
             return pki_tuning.wait.yields_beside_threads;
-    if (!e->spin)
+    if (e->config.shares_cpu)
         return pki_tuning.wait.yields;
     return pki_engine_spins(e) ? pki_tuning.wait.yields_spinning : pki_tuning.wait.yields_beside_kernel;
 }
@@ -34,7 +34,7 @@ enum rest { LOOK_AGAIN, YIELD, SLEEP };
 
 static enum rest rest_of(const struct pki_engine *e, unsigned idle)
 {
-    if (e->spin && idle < (pki_engine_spins(e) ? pki_tuning.wait.spins : pki_tuning.wait.spins_beside_kernel))
+    if (!e->config.shares_cpu && idle < (pki_engine_spins(e) ? pki_tuning.wait.spins : pki_tuning.wait.spins_beside_kernel))
         return LOOK_AGAIN;
     return idle < yields(e) ? YIELD : SLEEP;
 }
@@ -93,7 +93,7 @@ void pki_engine_wait_all(struct pki_engine *e)
 
         pki_engine_lock(e);
         moved = pki_engine_progress(e);
-        empty = pki_list_empty(&e->tasks);
+        empty = pki_list_empty(&e->tasks.all);
         pki_engine_unlock(e);
         if (empty)
             return;

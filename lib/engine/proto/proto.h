@@ -44,13 +44,13 @@ static inline bool pki_xfer_is_granted(const struct pki_xfer *xfer)
 
 static inline size_t pki_xfer_eager_max(const struct pki_xfer *xfer)
 {
-    return (xfer->flags & PKI_MSG_FLAG_COLL) != 0 ? xfer->peer->eager_coll : xfer->peer->eager_max;
+    return (xfer->id.flags & PKI_MSG_FLAG_COLL) != 0 ? xfer->peer->eager.coll : xfer->peer->eager.max;
 }
 
 /* Neither eager nor too long: a sender that has the credit goes ahead, and a receiver grants it to its transport alone. */
 static inline bool pki_may_eager_put(const struct pki_protocol_query *query)
 {
-    return query->bytes <= query->peer->eager_put_max && query->bytes > query->eager_max && !query->captured &&
+    return query->bytes <= query->peer->eager_put.max && query->bytes > query->eager_max && !query->captured &&
            query->peer->path[PKI_MEM_HOST][PKI_MEM_HOST] == query->peer->ctrl;
 }
 
@@ -58,13 +58,20 @@ static inline struct pki_protocol_query pki_xfer_query(const struct pki_xfer *xf
 {
     return (struct pki_protocol_query){ .engine = xfer->engine, .peer = xfer->peer, .kind = xfer->kind, .bytes = xfer->bytes,
                                         .eager_max = pki_xfer_eager_max(xfer),
-                                        .captured = (xfer->flags & PKI_MSG_FLAG_CAPTURED) != 0 };
+                                        .captured = (xfer->id.flags & PKI_MSG_FLAG_CAPTURED) != 0 };
 }
 
 /* How many chunks `bytes` of it are. */
 static inline size_t pki_xfer_chunks(const struct pki_xfer *xfer, size_t bytes)
 {
     return bytes == 0 ? 0 : (bytes - 1) / xfer->chunk + 1;
+}
+
+/* A message that speaks of it. */
+static inline struct pki_msg pki_xfer_message(const struct pki_xfer *xfer, enum pki_msg_kind kind)
+{
+    return (struct pki_msg){ .kind = (uint8_t)kind, .flags = xfer->id.flags, .index = xfer->id.index,
+                             .sig = xfer->id.sig, .op = xfer->id.op, .bytes = xfer->bytes };
 }
 
 void pki_xfer_post(struct pki_xfer *xfer);

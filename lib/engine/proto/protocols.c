@@ -20,7 +20,8 @@ static bool is_eager_put(const struct pki_protocol_query *q)
 /* A receiver in a stream grants it so if there is room. */
 static bool is_low_latency(const struct pki_protocol_query *q)
 {
-    return q->kind == PKI_MEM_DEVICE && q->engine->config.kernels && q->peer->ll_remote != NULL && q->bytes <= PKI_LL_MAX_BYTES;
+    return q->kind == PKI_MEM_DEVICE && q->engine->config.gpus == PKI_GPUS_KERNELS && q->peer->ll.remote != NULL &&
+           q->bytes <= PKI_LL_MAX_BYTES;
 }
 
 static bool goes_by_bounce(const struct pki_protocol_query *q)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's progress: messages, transfers and tasks, and now and then peers and deadlines. */
+/* The engine's progress: messages, transfers and tasks, and now and then peers and deadlines; and who waits for it. */
 #include <limits.h>
 
 #include "engine/mem/graphs.h"
@@ -15,10 +15,21 @@ void pki_engine_free_ended(struct pki_engine *e)
         pki_task_free(pki_container_of(node, struct pki_task, node));
 }
 
+/* Receives get what they pull by puts the other way. */
+static void put_ended(struct pki_put *put)
+{
+    const struct pki_xfer *xfer = put->owner;
+
+    if (xfer->is_send)
+        pki_send_put_done(put);
+    else
+        pki_coop_get_ended(put);
+}
+
 static void take_event(struct pki_engine *e, struct pki_event *event)
 {
     if (event->kind == PKI_EVENT_PUT)
-        pki_send_put_done(pki_container_of(event, struct pki_put, event));
+        put_ended(pki_container_of(event, struct pki_put, event));
     else if (atomic_load(&e->failed) != PK_OK)
         return;
     else if (event->kind == PKI_EVENT_RECEIVED)
@@ -237,6 +248,44 @@ bool pki_engine_progress(struct pki_engine *e)
     }
     pki_engine_free_ended(e);
     return moved;
+}
+
+/* ---- waiting ---- */
+
+/* Progress until `done` is set. */
+void pki_engine_wait(struct pki_engine *e, const atomic_bool *done)
+{
+    unsigned idle = 0;
+
+    while (!atomic_load_explicit(done, memory_order_acquire)) {
+        bool moved = false;
+
+        if (pki_engine_trylock(e)) {
+            moved = pki_engine_progress(e);
+            pki_engine_unlock(e);
+        }
+        idle = moved ? 0 : idle + 1;
+        if (!moved)
+            pki_engine_backoff(e, idle);
+    }
+}
+
+void pki_engine_wait_all(struct pki_engine *e)
+{
+    unsigned idle = 0;
+
+    for (;;) {
+        bool empty, moved;
+
+        pki_engine_lock(e);
+        moved = pki_engine_progress(e);
+        empty = pki_list_empty(&e->tasks.all);
+        pki_engine_unlock(e);
+        if (empty)
+            return;
+        idle = moved ? 0 : idle + 1;
+        pki_engine_backoff(e, idle);
+    }
 }
 
 /* Copies that are on their way end by themselves: nothing in the library's queues waits. Until then buffers are in use. */

@@ -346,10 +346,25 @@ static void get_from(struct pki_xfer *xfer, const void *from, size_t len)
     pki_xfer_progressed(xfer);
 }
 
-void pki_coop_get_done(struct pki_xfer *xfer, const struct pki_put *get)
+static void get_done(struct pki_xfer *xfer, const struct pki_put *get)
 {
     xfer->coop.piece = PKI_PIECE_NONE;
     get_from(xfer, get->src, get->bytes);
+}
+
+void pki_coop_get_ended(struct pki_put *get)
+{
+    struct pki_xfer *xfer = get->owner;
+
+    xfer->engine->proto.puts_out--;
+    if (atomic_load(&xfer->engine->failed) != PK_OK)
+        return;
+    if (get->result != PK_OK)
+        pki_put_failed(xfer, get->result);
+    else if (xfer->state == PKI_XFER_GET)
+        get_done(xfer, get);
+    else
+        pki_coop_piece_done(xfer);
 }
 
 /* At the beginning of the landing block, which so stays in the cache, unless the result may lie in that block. */

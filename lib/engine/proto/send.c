@@ -292,10 +292,6 @@ void pki_send_put_done(struct pki_put *put)
         pki_put_failed(xfer, put->result);
         return;
     }
-    if (xfer->state == PKI_XFER_GET) {
-        pki_coop_get_done(xfer, put);
-        return;
-    }
     if (xfer->state == PKI_XFER_COOP || xfer->coop.piece == PKI_PIECE_OUT) {
         pki_coop_piece_done(xfer);
         return;

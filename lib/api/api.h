@@ -43,8 +43,8 @@ pk_result_t pki_check_count(size_t count, size_t multiple, pk_dtype_t dtype, con
 /* The same, and null only with 0 elements. */
 pk_result_t pki_check_buffer(const void *buf, size_t count, pk_dtype_t dtype, const char *name, const struct pki_where *call);
 
-/* Run now, or record in the calling thread's open group. */
-pk_result_t pki_submit(pk_comm_t *comm, const struct pki_request *request);
+/* Keep it for the end of the calling thread's open group. */
+pk_result_t pki_group_record(pk_comm_t *comm, const struct pki_request *request);
 /* Threads of the process that have a group open. Every call asks, and while there is none no function need be called for the
  * address of the thread's own memory. (Memory at a fixed place in each thread would spare that too, but it is scarce: a
  * process that opens the library late, or has it twice, may have none left.) */
@@ -55,6 +55,11 @@ static inline bool pki_in_group(void)
 {
     /* a thread sees what it counted itself */
     return atomic_load_explicit(&pki_open_groups, memory_order_relaxed) > 0 && pki_thread_in_group();
+}
+/* Run now, or at the end of that group. */
+static inline pk_result_t pki_submit(pk_comm_t *comm, const struct pki_request *request)
+{
+    return pki_in_group() ? pki_group_record(comm, request) : pki_engine_run(comm->engine, request);
 }
 /* A call inside a group found an error: the group's end returns it too. Passes `result` through. */
 pk_result_t pki_submit_refused(pk_result_t result);

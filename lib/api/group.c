@@ -34,7 +34,7 @@ pk_result_t pk_group_start(void)
     return PK_OK;
 }
 
-static pk_result_t record(pk_comm_t *comm, const struct pki_request *request)
+pk_result_t pki_group_record(pk_comm_t *comm, const struct pki_request *request)
 {
     struct entry *entry;
     pk_result_t result;
@@ -55,13 +55,6 @@ static pk_result_t record(pk_comm_t *comm, const struct pki_request *request)
         return pki_submit_refused(result);
     open_group.n++;
     return PK_OK;
-}
-
-pk_result_t pki_submit(pk_comm_t *comm, const struct pki_request *request)
-{
-    if (pki_in_group())
-        return record(comm, request);
-    return pki_engine_run(comm->engine, request);
 }
 
 pk_result_t pki_submit_refused(pk_result_t result)

@@ -207,11 +207,11 @@ static pk_result_t open_engine(struct pk_comm *comm)
                                         .max_sms = comm->config.max_sms,
                                         .unpack_kernel = comm->unpack_kernel,
                                         .net = comm->has_net ? &comm->net : NULL,
-                                        .kernels = comm->device != NULL,
                                         .fused = comm->device != NULL && comm->size <= PKI_FUSED_RANKS,
                                         .fused_ctas = PKI_FUSED_CTAS,
                                         .fused_always = comm->chooser.fused };
     struct pki_cpu_share share;
+    bool any_gpu = false, all_kernels = comm->device != NULL;
     pk_result_t result = pki_comm_cpus(comm, comm->rank, &share);
 
     if (result != PK_OK)
@@ -220,12 +220,13 @@ static pk_result_t open_engine(struct pk_comm *comm)
     config.cpus = share.cpus;
     for (int i = 0; i < comm->size; i++) {
         config.local_ranks += pki_same_machine(&comm->peer_infos[i], &comm->peer_infos[comm->rank]);
-        config.gpus = config.gpus || comm->peer_infos[i].has_gpu;
-        config.kernels = config.kernels && comm->peer_infos[i].kernels && comm->peer_infos[i].has_gpu;
+        any_gpu = any_gpu || comm->peer_infos[i].has_gpu;
+        all_kernels = all_kernels && comm->peer_infos[i].kernels && comm->peer_infos[i].has_gpu;
         config.fused = config.fused && comm->local[i] && comm->peer_infos[i].fused_ctas > 0;
         if (comm->peer_infos[i].fused_ctas < config.fused_ctas)
             config.fused_ctas = comm->peer_infos[i].fused_ctas;
     }
+    config.gpus = all_kernels ? PKI_GPUS_KERNELS : any_gpu ? PKI_GPUS_SOME : PKI_GPUS_NONE;
     comm->net.one_machine = comm->chooser.one_machine;
     return pki_engine_open(&config, &comm->engine);
 }

@@ -42,8 +42,8 @@ static bool lock_to_end(struct pki_engine *e, pk_result_t code)
 /* Locked. Nothing of this rank is unfinished, here or in graphs. */
 static bool is_idle_everywhere(const struct pki_engine *e)
 {
-    return pki_list_empty(&e->tasks) && !e->in_inline && e->puts_out == 0 && atomic_load(&e->async_tasks) == 0 &&
-           atomic_load(&e->watched) == 0;
+    return pki_list_empty(&e->tasks.all) && !e->inlined.running && e->proto.puts_out == 0 &&
+           atomic_load(&e->service.async_tasks) == 0 && atomic_load(&e->service.watched) == 0;
 }
 
 bool pki_engine_send_shutdown(struct pki_engine *e, enum pki_shutdown why)
@@ -61,7 +61,7 @@ static void await_idle(struct pki_engine *e)
 {
     const uint64_t until = pki_now_ns() + PKI_SETTLE_NS;
 
-    while (atomic_load(&e->async_tasks) > 0 && atomic_load(&e->failed) == PK_OK && pki_now_ns() < until) {
+    while (atomic_load(&e->service.async_tasks) > 0 && atomic_load(&e->failed) == PK_OK && pki_now_ns() < until) {
         (void)pki_service_wake();
         sched_yield();
     }
@@ -73,7 +73,7 @@ static bool abort_while_idle(struct pki_engine *e, const struct pki_where *where
     if (!pki_engine_send_shutdown(e, PKI_SHUTDOWN_ABORTED))
         return false;
     (void)pki_fail_again(PK_ERR_ABORTED, 0, where, "aborted by this rank");
-    e->collapsed = true;
+    pki_engine_enter(e, PKI_PHASE_COLLAPSED);
     pki_engine_poison(e, PK_ERR_ABORTED, false);
     return true;
 }

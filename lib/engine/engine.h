@@ -21,6 +21,13 @@ struct pki_capture;
 struct pki_switchml;
 struct pki_wait;
 
+/* The GPUs of a communicator's ranks. */
+enum pki_gpus {
+    PKI_GPUS_NONE,   /* No rank has one. */
+    PKI_GPUS_SOME,   /* Some rank has one. */
+    PKI_GPUS_KERNELS /* Every rank has one, and allows kernels. */
+};
+
 struct pki_engine_config {
     int rank, size;
     const struct pki_hosts *hosts; /* of the ranks, or NULL: one host; outlives the engine */
@@ -32,9 +39,8 @@ struct pki_engine_config {
     int sm_policy, max_sms;     /* PK_SM_* */
     bool unpack_kernel;         /* PK_UNPACK: what arrives in slots for GPU memory is fetched by a kernel */
     const struct pki_net *net;  /* of ranks on other hosts, or NULL; outlives the engine */
-    bool gpus;                  /* some rank has one */
-    bool kernels;               /* every rank of the communicator allows kernels */
-    bool fused;                 /* and can take part in fused collectives: at most PKI_FUSED_RANKS, all on this host */
+    enum pki_gpus gpus;
+    bool fused;                 /* every rank can take part in fused collectives: at most PKI_FUSED_RANKS, all on this host */
     int fused_ctas;             /* most CTAs of one fused kernel, the same on all ranks */
     uint32_t fused_always;      /* bit c: collective c whatever its length, likewise */
     const struct pki_agreed *agreed; /* outlives the engine; NULL: as this process has it */

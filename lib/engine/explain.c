@@ -101,7 +101,7 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
 static struct pki_protocol_query query_of(const struct pki_engine *e, int peer, enum pki_mem_kind kind, size_t bytes)
 {
     return (struct pki_protocol_query){ .engine = e, .peer = &e->peers[peer], .kind = kind, .bytes = bytes,
-                                        .eager_max = e->peers[peer].eager_max };
+                                        .eager_max = e->peers[peer].eager.max };
 }
 
 const char *pki_engine_protocol(struct pki_engine *e, int peer, enum pki_mem_kind kind, size_t bytes)
@@ -152,19 +152,19 @@ pk_result_t pki_engine_explain(struct pki_engine *e, const struct pki_request *r
 
 static void count_memory(const struct pki_engine *e, pk_stats_t *stats)
 {
-    const struct pki_bounce_pool *pools[2] = { &e->in, &e->out };
+    const struct pki_bounce_pool *pools[2] = { &e->proto.in, &e->proto.out };
 
     if (e->gpu != NULL)
         stats->words = e->gpu->words - e->stats.captured_words;
-    if (e->ll_memory != NULL)
+    if (e->proto.ll_memory != NULL)
         stats->device_bytes += (uint64_t)(e->config.size - 1) * PKI_LL_RING_BYTES + pki_fused_inbox_bytes(e);
     for (int i = 0; i < PKI_SCRATCH_MAX; i++)
-        if (e->scratch[i].ptr != NULL && e->scratch[i].kind == PKI_MEM_DEVICE)
-            stats->device_bytes += e->scratch[i].bytes;
+        if (e->plans.scratch[i].ptr != NULL && e->plans.scratch[i].kind == PKI_MEM_DEVICE)
+            stats->device_bytes += e->plans.scratch[i].bytes;
     stats->device_bytes += pki_capture_fused_bytes(e);
     for (int i = 0; i < PKI_GRAPH_SCRATCHES; i++)
-        stats->device_bytes += e->graph_scratch[i].ptr != NULL ? e->graph_scratch[i].bytes : 0;
-    for (const struct pki_list *n = e->unfreed.next; n != &e->unfreed; n = n->next)
+        stats->device_bytes += e->mem.graph_scratch[i].ptr != NULL ? e->mem.graph_scratch[i].bytes : 0;
+    for (const struct pki_list *n = e->plans.unfreed.next; n != &e->plans.unfreed; n = n->next)
         stats->device_bytes += pki_container_of(n, struct pki_unfreed, node)->bytes;
     stats->pinned_bytes += e->fused.host.memory.bytes;
     for (int i = 0; i < 2; i++)
@@ -177,8 +177,8 @@ void pki_engine_stats(struct pki_engine *e, pk_stats_t *stats)
     pki_engine_lock(e);
     *stats = e->stats;
     count_memory(e, stats);
-    for (int i = 0; i < e->nifaces; i++) {
-        const struct pki_counts *counts = &e->ifaces[i]->counts;
+    for (int i = 0; i < e->ifaces.n; i++) {
+        const struct pki_counts *counts = &e->ifaces.at[i]->counts;
 
         stats->work_requests += counts->work_requests;
         stats->doorbells += counts->doorbells;

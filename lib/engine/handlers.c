@@ -46,7 +46,7 @@ static void ended(struct pki_task *task)
     pki_fused_left(task);
     pki_stream_left(task);
     if (task->request.stream.kind == PK_STREAM_KIND_HOST)
-        pki_host_stream_ended(task->stream, task);
+        pki_host_stream_ended(task->host.stream, task);
 }
 
 const struct pki_handlers pki_handlers = {

@@ -20,7 +20,7 @@ static void peer_init(const struct pki_engine *e, struct pki_peer *peer, int ran
     peer->rank = rank;
     peer->side_fd = -1;
     peer->shutdown = PKI_SHUTDOWN_NONE;
-    peer->eager_max = peer->eager_coll = e->config.agreed->pair.eager_bytes;
+    peer->eager.max = peer->eager.coll = e->config.agreed->pair.eager_bytes;
     pki_list_init(&peer->sends);
     pki_list_init(&peer->recvs);
     pki_list_init(&peer->unexpected_queue);
@@ -31,10 +31,10 @@ static void peer_init(const struct pki_engine *e, struct pki_peer *peer, int ran
 
 static void list_queues(struct pki_engine *e, struct pki_queue *queues[OWN_QUEUES])
 {
-    queues[0] = &e->work;
-    queues[1] = &e->deferred;
-    queues[2] = &e->out.queue;
-    queues[3] = &e->in.queue;
+    queues[0] = &e->proto.work;
+    queues[1] = &e->proto.deferred;
+    queues[2] = &e->proto.out.queue;
+    queues[3] = &e->proto.in.queue;
 }
 
 /* Those that are open. What is still in them runs to its end: none of it waits (the queue of fused collectives is fused.c's). */
@@ -47,8 +47,8 @@ static void queues_close(struct pki_engine *e)
         if (queues[i]->device != NULL)
             e->gpu->ops->queue_close(queues[i]);
     for (int i = 0; i < PKI_BRANCHES; i++)
-        if (e->branches[i].queue.device != NULL)
-            e->gpu->ops->queue_close(&e->branches[i].queue);
+        if (e->stream.branches[i].queue.device != NULL)
+            e->gpu->ops->queue_close(&e->stream.branches[i].queue);
 }
 
 /* All at once: to make a stream in the middle of an operation may wait for that operation. */
@@ -62,7 +62,7 @@ static pk_result_t queues_open(struct pki_engine *e)
     list_queues(e, queues);
     for (int i = 0; i < OWN_QUEUES && result == PK_OK; i++)
         result = e->gpu->ops->queue_open(e->gpu, queues[i]);
-    e->queues_open = result == PK_OK;
+    e->proto.queues_open = result == PK_OK;
     if (result != PK_OK)
         queues_close(e);
     return result;
@@ -70,22 +70,22 @@ static pk_result_t queues_open(struct pki_engine *e)
 
 static void lists_init(struct pki_engine *e)
 {
-    pki_list_init(&e->tasks);
-    pki_list_init(&e->active);
-    pki_list_init(&e->registrations);
-    pki_list_init(&e->mappings.retired);
-    pki_list_init(&e->unfreed);
-    pki_list_init(&e->graphs);
-    pki_list_init(&e->graph_holds);
-    pki_list_init(&e->free_xfers);
-    pki_list_init(&e->spent_xfers);
-    pki_list_init(&e->ended);
-    pki_list_init(&e->spare_tasks);
-    pki_list_init(&e->slabs);
-    pki_list_init(&e->plans);
-    pki_list_init(&e->bounce_states);
-    pki_list_init(&e->spare_bounces);
-    pki_list_init(&e->in_service);
+    pki_list_init(&e->tasks.all);
+    pki_list_init(&e->proto.active);
+    pki_list_init(&e->mem.registrations);
+    pki_list_init(&e->mem.mappings.retired);
+    pki_list_init(&e->plans.unfreed);
+    pki_list_init(&e->mem.graphs);
+    pki_list_init(&e->mem.graph_holds);
+    pki_list_init(&e->proto.free_xfers);
+    pki_list_init(&e->proto.spent_xfers);
+    pki_list_init(&e->tasks.ended);
+    pki_list_init(&e->tasks.spare);
+    pki_list_init(&e->proto.slabs);
+    pki_list_init(&e->plans.all);
+    pki_list_init(&e->proto.bounce_states);
+    pki_list_init(&e->proto.spare_bounces);
+    pki_list_init(&e->service.node);
 }
 
 static void look_at_gpu(struct pki_engine *e)
@@ -93,11 +93,11 @@ static void look_at_gpu(struct pki_engine *e)
     struct pki_device_info info;
 
     e->gpu->ops->info(e->gpu, &info);
-    e->ordinal = info.ordinal;
-    e->connections = info.connections;
-    e->channels = info.copy_connections;
-    e->gpu->waiting = pki_waiting_streams(e->ordinal);
-    e->places = info.sms > 2 * pki_tuning.gpu.spare_sms ? info.sms - pki_tuning.gpu.spare_sms : info.sms / 2;
+    e->limits.ordinal = info.ordinal;
+    e->limits.connections = info.connections;
+    e->limits.channels = info.copy_connections;
+    e->gpu->waiting = pki_waiting_streams(e->limits.ordinal);
+    e->limits.places = info.sms > 2 * pki_tuning.gpu.spare_sms ? info.sms - pki_tuning.gpu.spare_sms : info.sms / 2;
 }
 
 /* With its peers; nothing is open. NULL: no memory, recorded. */
@@ -113,7 +113,7 @@ static struct pki_engine *engine_new(const struct pki_engine_config *config)
         return NULL;
     }
     e->handlers = &pki_handlers;
-    atomic_flag_clear(&e->lock);
+    atomic_flag_clear(&e->lock.flag);
     e->config = *config;
     if (config->agreed == NULL)
         e->config.agreed = &pki_agreed;
@@ -122,7 +122,6 @@ static struct pki_engine *engine_new(const struct pki_engine_config *config)
         look_at_gpu(e);
     if (e->gpu != NULL && config->sm_policy == PK_SM_BOUNDED)
         e->gpu->max_ctas = config->max_sms;
-    e->spin = !config->shares_cpu;
     lists_init(e);
     pki_list_init(&e->fused.waiting);
     e->peers = peers;
@@ -167,7 +166,7 @@ pk_result_t pki_engine_iface(struct pki_engine *e, const struct pki_transport *t
     struct pki_iface *iface;
     pk_result_t result;
 
-    if (e->nifaces == PKI_IFACES_MAX)
+    if (e->ifaces.n == PKI_IFACES_MAX)
         return pki_fail(PK_ERR_INTERNAL, NULL, "more than %d transports", PKI_IFACES_MAX);
     iface = calloc(1, transport->iface_bytes);
     if (iface == NULL)
@@ -180,8 +179,8 @@ pk_result_t pki_engine_iface(struct pki_engine *e, const struct pki_transport *t
         free(iface);
         return result;
     }
-    e->ifaces[e->nifaces++] = iface;
-    e->calls_kernel = e->calls_kernel || transport->between_hosts;
+    e->ifaces.at[e->ifaces.n++] = iface;
+    e->ifaces.call_kernel = e->ifaces.call_kernel || transport->between_hosts;
     *out = iface;
     return PK_OK;
 }
@@ -236,8 +235,9 @@ static void set_eager_put(struct pki_engine *e, struct pki_peer *peer)
     const struct pki_iface *iface = peer->ctrl->iface;
     size_t others = e->config.size > 1 ? (size_t)e->config.size - 1 : 1;
 
-    peer->eager_put_credit = lesser(iface->caps.eager_put_credit, pki_tuning.p2p.eager_put_all_bytes / others);
-    peer->eager_put_max = lesser(iface->caps.eager_put_max, peer->eager_put_credit / 2); /* while the other half is not given back, one can still go */
+    peer->eager_put.credit = lesser(iface->caps.eager_put_credit, pki_tuning.p2p.eager_put_all_bytes / others);
+    /* While the other half is not given back, one can still go. */
+    peer->eager_put.max = lesser(iface->caps.eager_put_max, peer->eager_put.credit / 2);
 }
 
 void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, int side_fd)
@@ -247,17 +247,18 @@ void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, in
     e->peers[peer].ctrl = ctrl;
     ctrl->iface->carries = true;
     if (ctrl->iface->caps.eager_max > 0)
-        e->peers[peer].eager_max = ctrl->iface->caps.eager_max;
-    else if (ctrl->signals_mine != NULL && ctrl->iface->caps.msg_payload_max >= pair->eager_shm_bytes && !e->config.gpus)
-        e->peers[peer].eager_max = pair->eager_shm_bytes;
-    e->peers[peer].eager_coll = e->peers[peer].eager_max;
-    if (ctrl->is_one_copy_fast && !e->config.gpus) {
-        e->peers[peer].eager_max = pair->eager_bytes;
-        e->peers[peer].eager_coll = pair->coop_fast_bytes;
+        e->peers[peer].eager.max = ctrl->iface->caps.eager_max;
+    else if (ctrl->signals_mine != NULL && ctrl->iface->caps.msg_payload_max >= pair->eager_shm_bytes &&
+             e->config.gpus == PKI_GPUS_NONE)
+        e->peers[peer].eager.max = pair->eager_shm_bytes;
+    e->peers[peer].eager.coll = e->peers[peer].eager.max;
+    if (ctrl->is_one_copy_fast && e->config.gpus == PKI_GPUS_NONE) {
+        e->peers[peer].eager.max = pair->eager_bytes;
+        e->peers[peer].eager.coll = pair->coop_fast_bytes;
     }
-    if (ctrl->eager_coll > 0 && !e->config.gpus)
-        e->peers[peer].eager_coll = ctrl->eager_coll;
-    if (!e->config.gpus) /* else the receiver may grant GPU memory, which bytes reach through slots */
+    if (ctrl->eager_coll > 0 && e->config.gpus == PKI_GPUS_NONE)
+        e->peers[peer].eager.coll = ctrl->eager_coll;
+    if (e->config.gpus == PKI_GPUS_NONE) /* else the receiver may grant GPU memory, which bytes reach through slots */
         set_eager_put(e, &e->peers[peer]);
     e->peers[peer].side_fd = side_fd;
     if (e->gpu != NULL && ctrl->signals_mine != NULL) {
@@ -279,11 +280,11 @@ void pki_engine_set_path(struct pki_engine *e, int peer, enum pki_mem_kind sourc
 void pki_engine_start(struct pki_engine *e)
 {
     atomic_store(&any_started, true);
-    e->checked_ns = pki_now_ns();
+    e->rounds.checked_ns = pki_now_ns();
     pki_note_open(e);
-    e->needs_background = pki_note_needs_background(e);
+    e->service.needs_background = pki_note_needs_background(e);
     pki_service_attach(e);
-    if (e->needs_background)
+    if (e->service.needs_background)
         (void)pki_service_wake(); /* without the thread, which the log says, control channels are recovered while somebody waits here */
 }
 
@@ -325,7 +326,7 @@ static void peer_close(struct pki_peer *peer, bool is_dead)
     if (peer->side_fd >= 0)
         close(peer->side_fd);
     free(peer->regions.reported);
-    free(peer->graph_slots);
+    free(peer->graph_slots.at);
     free((void *)peer->let_go);
 }
 
@@ -334,17 +335,17 @@ static void memory_free(struct pki_engine *e)
     struct pki_list *node;
 
     for (int i = 0; i < PKI_SCRATCH_MAX; i++) {
-        struct pki_device *device = e->scratch[i].kind == PKI_MEM_DEVICE ? e->gpu : e->host;
+        struct pki_device *device = e->plans.scratch[i].kind == PKI_MEM_DEVICE ? e->gpu : e->host;
 
-        if (e->scratch[i].ptr != NULL)
-            device->ops->free(device, e->scratch[i].ptr);
+        if (e->plans.scratch[i].ptr != NULL)
+            device->ops->free(device, e->plans.scratch[i].ptr);
     }
-    free(e->inline_scratch);
+    free(e->inlined.scratch);
     pki_scratch_close(e);
     pki_graphs_free(e);
     pki_fused_close(e);
     pki_ll_close(e); /* behind all that waits for the kernels of this rank, which write into what it gives up */
-    while ((node = pki_list_pop(&e->registrations)) != NULL)
+    while ((node = pki_list_pop(&e->mem.registrations)) != NULL)
         free(pki_container_of(node, struct pki_registration, node));
     pki_xfers_release(e);
 }
@@ -369,9 +370,9 @@ static bool leave_a_bit(struct pki_engine *e)
 {
     bool is_done = true;
 
-    for (int i = 0; i < e->nifaces; i++)
-        if (e->ifaces[i]->transport->between_hosts)
-            (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+    for (int i = 0; i < e->ifaces.n; i++)
+        if (e->ifaces.at[i]->transport->between_hosts)
+            (void)e->ifaces.at[i]->transport->progress(e->ifaces.at[i]);
     for (int i = 0; i < e->config.size; i++) {
         pki_side_take_messages(e, &e->peers[i]); /* that a peer leaves too may be among them */
         is_done &= leaves(e, &e->peers[i]);
@@ -403,7 +404,7 @@ pk_result_t pki_engine_finalize(struct pki_engine *e)
     pk_result_t result;
 
     pki_engine_lock(e);
-    e->flushes = true;
+    pki_engine_enter(e, PKI_PHASE_FLUSHES);
     pki_engine_unlock(e);
     pki_engine_wait_all(e);
     result = pki_engine_status(e);
@@ -424,7 +425,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     pki_engine_wait_all(e);
     pki_graphs_wait(e); /* they use memory that is given back here */
     pki_service_detach(e);
-    while (atomic_load(&e->drivers) > 0) /* they have nothing to wait for any more */
+    while (atomic_load(&e->service.drivers) > 0) /* they have nothing to wait for any more */
         sched_yield();
     pki_engine_drain(e);
     result = pki_engine_status(e);
@@ -441,9 +442,9 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     pki_region_close_all(e);
     for (int i = 0; i < e->config.size; i++)
         peer_close(&e->peers[i], pki_survive_is_dead(e, i));
-    for (int i = e->nifaces - 1; i >= 0; i--) {
-        e->ifaces[i]->transport->close(e->ifaces[i]);
-        free(e->ifaces[i]);
+    for (int i = e->ifaces.n - 1; i >= 0; i--) {
+        e->ifaces.at[i]->transport->close(e->ifaces.at[i]);
+        free(e->ifaces.at[i]);
     }
     pki_survive_close(e);
     pki_plans_close(e);

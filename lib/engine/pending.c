@@ -19,12 +19,16 @@ static void add_signal(struct pki_text *out, const char *name, const struct pki_
 
 static void add_pieces(struct pki_text *out, const struct pki_bounce *bounce_state)
 {
+    static const char *const states[] = {
+        [PKI_BOUNCE_EMPTY] = "",         [PKI_BOUNCE_PACKING] = " copying",          [PKI_BOUNCE_FILLED] = " filled",
+        [PKI_BOUNCE_MOVING] = " moving", [PKI_BOUNCE_UNPACKING] = " filled copying", [PKI_BOUNCE_ENDED] = " ended"
+    };
+
     for (unsigned i = bounce_state->tail; i != bounce_state->head; i++) {
         const struct pki_piece *piece = &bounce_state->pieces[i % (2 * PKI_BOUNCE_PIECES)];
 
-        pki_text_add(out, ", piece of %zu at %zu: slot %d%s%s%s%s%s%s", piece->len, piece->offset, piece->slot, piece->asked ? " asked" : "",
-                     piece->placed ? " placed" : "", piece->copying ? " copying" : "", piece->filled ? " filled" : "",
-                     piece->moving ? " moving" : "", piece->ended ? " ended" : "");
+        pki_text_add(out, ", piece of %zu at %zu: slot %d%s%s%s", piece->len, piece->offset, piece->slot,
+                     piece->asked ? " asked" : "", piece->placed ? " placed" : "", states[piece->state]);
     }
 }
 
@@ -42,13 +46,13 @@ static void add_xfer(struct pki_text *out, const struct pki_xfer *xfer)
     pki_text_add(out, "%s rank %d, %zu bytes of %s memory, %s; ready %zu, issued %zu, done %zu", xfer->is_send ? "send to" : "receive from",
                  xfer->peer->rank, xfer->bytes, kinds[xfer->kind], states[xfer->state], xfer->ready, xfer->issued, xfer->done);
     pki_text_add(out, "%s%s%s%s%s%s%s", xfer->path != NULL ? ", by " : "",
-                 xfer->path != NULL ? xfer->path->iface->transport->name : "", xfer->ll ? ", low-latency slot" : "",
+                 xfer->path != NULL ? xfer->path->iface->transport->name : "", xfer->signals.ll ? ", low-latency slot" : "",
                  pki_xfer_slots_there(xfer) ? ", by bounce buffers" : "",
                  pki_xfer_slots_here(xfer) ? ", by own bounce buffers" : "", xfer->opened ? ", buffer free" : "", xfer->rts_seen ? ", rts" : "");
-    add_signal(out, "start", &xfer->start);
-    add_signal(out, "finish", &xfer->finish);
-    if (xfer->bounce_state != NULL)
-        add_pieces(out, xfer->bounce_state);
+    add_signal(out, "start", &xfer->signals.start);
+    add_signal(out, "finish", &xfer->signals.finish);
+    if (xfer->bounce.state != NULL)
+        add_pieces(out, xfer->bounce.state);
     pki_text_add(out, "\n");
 }
 
@@ -58,11 +62,11 @@ static void add_steps(struct pki_text *out, const struct pki_task *task)
     unsigned idle = 0;
 
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
-        const struct pki_step_state *state = &task->steps[i];
+        const struct pki_step_state *state = &task->run.steps[i];
 
-        if (state->complete)
+        if (state->progress == PKI_STEP_COMPLETE)
             continue;
-        if (!state->started && state->finish_bytes <= state->done && !state->starved) {
+        if (state->progress == PKI_STEP_WAITS && state->finish_bytes <= state->done && !state->starved) {
             idle++;
             continue;
         }
@@ -74,27 +78,31 @@ static void add_steps(struct pki_text *out, const struct pki_task *task)
         if (state->xfer != NULL)
             add_xfer(out, state->xfer);
     }
-    pki_text_add(out, "    %u steps left, %u of them not begun\n", task->remaining, idle);
+    pki_text_add(out, "    %u steps left, %u of them not begun\n", task->run.remaining, idle);
 }
 
 static void add_task(struct pki_text *out, const struct pki_task *task)
 {
-    static const char *const modes[] = { "by the engine", "by the engine between two signals of a cuda stream",
-                                         "by a cuda stream" };
+    static const char *const modes[] = { [PKI_TASK_CPU] = "by the engine",
+                                         [PKI_TASK_AFTER_STREAM] = "by the engine, within the call",
+                                         [PKI_TASK_SIGNALLED] = "by the engine between two signals of a cuda stream",
+                                         [PKI_TASK_BARRIER] = "by the engine behind a signal of a cuda stream",
+                                         [PKI_TASK_STREAM] = "by a cuda stream itself" };
 
-    pki_text_add(out, "%s %llu, %s%s, for %llu ms%s%s%s", task->name, (unsigned long long)task->number, modes[task->mode],
-                 task->direct ? " itself" : "", (unsigned long long)((pki_now_ns() - task->begun_ns) / PKI_NS_PER_MS),
-                 task->started ? "" : ", not started", task->after_stream ? ", within the call" : "",
-                 atomic_load(&task->may_start) ? "" : ", behind another of its host stream");
-    if (task->ready_slot >= 0)
-        add_signal(out, "ready", &task->ready);
-    if (task->release_slot >= 0)
-        add_signal(out, "release", &task->release);
+    pki_text_add(out, "%s %llu, %s, for %llu ms%s%s", pki_task_name(task), (unsigned long long)task->number, modes[task->mode],
+                 (unsigned long long)((pki_now_ns() - task->begun_ns) / PKI_NS_PER_MS),
+                 task->started ? "" : ", not started",
+                 atomic_load(&task->host.may_start) ? "" : ", behind another of its host stream");
+    if (task->cuda.ready_slot >= 0)
+        add_signal(out, "ready", &task->cuda.ready);
+    if (task->cuda.release_slot >= 0)
+        add_signal(out, "release", &task->cuda.release);
     if (task->plan != NULL)
-        pki_text_add(out, ", algorithm %s, scratch %s\n", task->request.algorithm->name, task->scratch != NULL ? "taken" : "none");
+        pki_text_add(out, ", algorithm %s, scratch %s\n", task->request.algorithm->name,
+                     task->run.scratch != NULL ? "taken" : "none");
     else
         pki_text_add(out, "\n");
-    if (task->plan != NULL && task->steps != NULL)
+    if (task->plan != NULL && task->run.steps != NULL)
         add_steps(out, task);
     if (task->xfer != NULL) {
         pki_text_add(out, "    ");
@@ -124,9 +132,9 @@ void pki_engine_pending(struct pki_engine *e, char *text, size_t capacity, size_
     struct pki_text out = { .start = text, .capacity = capacity };
 
     pki_text_add(&out, "rank %d of %d, result %d, %d operations in streams, %d drivers\n", e->config.rank, e->config.size,
-                 (int)atomic_load(&e->failed), (int)atomic_load(&e->async_tasks), (int)atomic_load(&e->drivers));
+                 (int)atomic_load(&e->failed), (int)atomic_load(&e->service.async_tasks), (int)atomic_load(&e->service.drivers));
     if (lock_in_time(e)) {
-        for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next)
+        for (const struct pki_list *n = e->tasks.all.next; n != &e->tasks.all; n = n->next)
             add_task(&out, pki_container_of(n, struct pki_task, node));
         for (int i = 0; i < e->config.size; i++)
             add_report(&out, e->peers[i].ctrl);

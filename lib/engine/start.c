@@ -31,7 +31,7 @@ static pk_result_t make(struct pki_engine *e, const struct pki_request *request,
         return result;
     }
     if (pki_task_is_switched(task))
-        task->executor = &pki_switched_executor;
+        task->run.executor = &pki_switched_executor;
     if (pki_task_is_fused(task))
         pki_fused_made(task);
     *out = task;
@@ -48,8 +48,8 @@ static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requ
 
         if (result != PK_OK)
             return result;
-        task->group = group;
-        task->beside_messages = mixed;
+        task->host.group = group;
+        task->cuda.beside_messages = mixed;
         pki_list_push(made, &task->waiting);
     }
     return PK_OK;
@@ -78,7 +78,7 @@ static void start_those(struct pki_list *made, bool sends)
             continue;
         if (pki_task_in_cuda_stream(task))
             pki_stream_begin(task);
-        else if (!task->after_stream && atomic_load(&task->may_start))
+        else if (task->mode != PKI_TASK_AFTER_STREAM && atomic_load(&task->host.may_start))
             (void)pki_task_start(task);
     }
 }
@@ -128,13 +128,13 @@ static pk_result_t enroll(struct pki_task *task)
         return result;
     if (task->request.what == PKI_DO_COLL)
         pki_fused_enroll(task);
-    if (task->direct && pki_task_is_fused(task) && !task->reach.asked) /* else the answers are waited for */
+    if (pki_task_is_direct(task) && pki_task_is_fused(task) && !task->fused.reach.asked) /* else the answers are waited for */
         pki_task_set_device_driven(task);
     if (!pki_task_in_cuda_stream(task))
         pki_stream_copies(task);
     if (task->request.stream.kind == PK_STREAM_KIND_HOST) {
-        task->stream = task->request.stream.handle;
-        pki_host_stream_append(task->stream, task);
+        task->host.stream = task->request.stream.handle;
+        pki_host_stream_append(task->host.stream, task);
     }
     return PK_OK;
 }
@@ -213,8 +213,9 @@ static void leave_and_unlock(struct pki_engine *e)
 /* Kernels see to all that is unfinished. */
 static bool is_device_driven(struct pki_engine *e)
 {
-    return atomic_load(&e->failed) == PK_OK && !pki_list_empty(&e->tasks) &&
-           atomic_load(&e->device_driven_tasks) == atomic_load(&e->async_tasks) && ++e->device_driven_calls % PKI_DEVICE_DRIVEN_CALLS != 0;
+    return atomic_load(&e->failed) == PK_OK && !pki_list_empty(&e->tasks.all) &&
+           atomic_load(&e->service.device_driven_tasks) == atomic_load(&e->service.async_tasks) &&
+           ++e->service.device_driven_calls % PKI_DEVICE_DRIVEN_CALLS != 0;
 }
 
 /* What nobody waits for is the service thread's to go on with: without one the call is refused, before anything has begun. */
@@ -253,7 +254,7 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
     if (result == PK_OK && atomic_load(&e->failed) != PK_OK && pki_list_empty(blocking))
         result = pki_engine_status(e);
     leave_and_unlock(e);
-    if (atomic_load(&e->async_tasks) > 0)
+    if (atomic_load(&e->service.async_tasks) > 0)
         (void)pki_service_wake();
     return result;
 }
@@ -339,7 +340,7 @@ static PKI_COLD pk_result_t run_held(struct pki_engine *e, const struct pki_requ
     const int cancel = pki_cancel_hold();
     pk_result_t result = PK_OK;
 
-    if (e->calls_kernel && request->what == PKI_DO_COLL)
+    if (e->ifaces.call_kernel && request->what == PKI_DO_COLL)
         inlined = pki_inline_coll(e, request, blocking);
     if (inlined != PKI_INLINE_DONE)
         result = run_task(e, request, inlined, blocking);
@@ -353,7 +354,7 @@ pk_result_t pki_engine_run(struct pki_engine *e, const struct pki_request *reque
     enum pki_inline inlined = PKI_INLINE_NOT;
 
     pki_list_init(&blocking);
-    if (request->what == PKI_DO_COLL && !e->calls_kernel)
+    if (request->what == PKI_DO_COLL && !e->ifaces.call_kernel)
         inlined = pki_inline_coll(e, request, &blocking);
     return inlined == PKI_INLINE_DONE ? PK_OK : run_held(e, request, inlined, &blocking);
 }

@@ -134,8 +134,8 @@ static void look(struct pki_engine *e)
     const bool works = atomic_load(&e->failed) == PK_OK;
 
     (void)pki_engine_progress(e);
-    for (int i = 0; i < e->nifaces && !works; i++)
-        (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+    for (int i = 0; i < e->ifaces.n && !works; i++)
+        (void)e->ifaces.at[i]->transport->progress(e->ifaces.at[i]);
     for (int i = 0; i < e->config.size; i++) {
         if (i == e->config.rank)
             continue;
@@ -154,8 +154,8 @@ static nfds_t find_fds(struct pki_engine *e, bool *moved)
 
     for (int i = 0; i < e->config.size; i++)
         fds[i] = (struct pollfd){ .fd = e->peers[i].gone ? -1 : e->peers[i].side_fd, .events = POLLIN };
-    for (int i = 0; i < e->nifaces; i++) {
-        struct pki_iface *iface = e->ifaces[i];
+    for (int i = 0; i < e->ifaces.n; i++) {
+        struct pki_iface *iface = e->ifaces.at[i];
 
         atomic_fetch_add(&iface->sleepers, 1);
         fds[n] = (struct pollfd){ .fd = -1, .events = POLLIN };
@@ -172,8 +172,8 @@ static nfds_t find_fds(struct pki_engine *e, bool *moved)
 static void rest(struct pki_engine *e, nfds_t n, int ms)
 {
     (void)poll(e->survivor->fds, n, ms);
-    for (int i = 0; i < e->nifaces; i++)
-        atomic_fetch_sub(&e->ifaces[i]->sleepers, 1);
+    for (int i = 0; i < e->ifaces.n; i++)
+        atomic_fetch_sub(&e->ifaces.at[i]->sleepers, 1);
 }
 
 static void look_at_all(struct pki_engine *e, int ms)
@@ -250,11 +250,11 @@ static void await(struct pki_engine *e)
 /* Locked. Collectives up to this one have ended here with PK_OK. */
 static uint64_t last_complete(const struct pki_engine *e)
 {
-    uint64_t last = e->coll_number;
+    uint64_t last = e->colls.number;
 
     if (e->failure.coll > 0 && e->failure.coll <= last)
         last = e->failure.coll - 1;
-    for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
+    for (const struct pki_list *n = e->tasks.all.next; n != &e->tasks.all; n = n->next) {
         const struct pki_task *task = pki_container_of(n, struct pki_task, node);
 
         if (task->request.what == PKI_DO_COLL && task->number > 0 && task->number <= last)

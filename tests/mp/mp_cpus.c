@@ -108,7 +108,7 @@ static int share_rank(void)
 
     if (comm == NULL)
         return report_end();
-    report(comm->engine->spin == !b->shares[own], "%s: rank %d %s", b->name, own, comm->engine->spin ? "spins" : "yields");
+    report(comm->engine->config.shares_cpu == b->shares[own], "%s: rank %d %s", b->name, own, comm->engine->config.shares_cpu ? "yields" : "spins");
     check_dump(comm, b);
     for (int i = 0; i < ROUNDS; i++) {
         bool good = pk_allreduce(&own, &sum, 1, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK;

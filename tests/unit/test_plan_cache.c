@@ -40,7 +40,7 @@ static void touch(struct pki_engine *engine, int number)
 
 static bool kept(const struct pki_engine *engine, const struct pki_plan_entry *entry)
 {
-    for (const struct pki_list *n = engine->plans.next; n != &engine->plans; n = n->next)
+    for (const struct pki_list *n = engine->plans.all.next; n != &engine->plans.all; n = n->next)
         if (pki_container_of(n, struct pki_plan_entry, node) == entry)
             return true;
     return false;
@@ -53,7 +53,7 @@ Test(plan_cache, finds_again)
 
     cr_expect(first != other);
     cr_expect(take(engine, 3) == first && first->users == 2);
-    cr_expect_eq(engine->nplans, 2);
+    cr_expect_eq(engine->plans.n, 2);
     pki_plan_give(engine, first);
     pki_plan_give(engine, first);
     cr_expect(take(engine, 3) == first && first->users == 1, "kept though nobody used it");
@@ -87,15 +87,15 @@ Test(plan_cache, lets_the_oldest_go)
 
     for (int i = 0; i < PKI_PLANS_MAX; i++)
         touch(engine, i);
-    cr_expect_eq(engine->nplans, PKI_PLANS_MAX);
+    cr_expect_eq(engine->plans.n, PKI_PLANS_MAX);
     touch(engine, 0); /* used last: the oldest is 1 now */
     for (int i = 0; i < 10; i++) {
-        const struct pki_plan_entry *oldest = pki_container_of(engine->plans.prev, struct pki_plan_entry, node);
+        const struct pki_plan_entry *oldest = pki_container_of(engine->plans.all.prev, struct pki_plan_entry, node);
 
         cr_expect_eq(oldest->root, 1 + i);
         touch(engine, PKI_PLANS_MAX + i);
-        cr_expect_eq(engine->nplans, PKI_PLANS_MAX);
-        cr_expect_eq(pki_container_of(engine->plans.next, struct pki_plan_entry, node)->algorithm->coll, PKI_COLL_REDUCE);
+        cr_expect_eq(engine->plans.n, PKI_PLANS_MAX);
+        cr_expect_eq(pki_container_of(engine->plans.all.next, struct pki_plan_entry, node)->algorithm->coll, PKI_COLL_REDUCE);
     }
     cr_expect_eq(pki_engine_close(engine), PK_OK);
 }
@@ -109,7 +109,7 @@ Test(plan_cache, keeps_what_is_in_use)
     for (int i = 2; i < 2 * PKI_PLANS_MAX; i++)
         touch(engine, i);
     cr_expect(kept(engine, used[0]) && kept(engine, used[1]));
-    cr_expect_eq(engine->nplans, PKI_PLANS_MAX);
+    cr_expect_eq(engine->plans.n, PKI_PLANS_MAX);
     cr_expect(take(engine, 0) == used[0]);
     pki_plan_give(engine, used[0]);
     pki_plan_give(engine, used[0]);
@@ -117,10 +117,10 @@ Test(plan_cache, keeps_what_is_in_use)
     /* More in use than are kept, and then none: the next one that is made sweeps. */
     for (int i = 0; i < 2 * PKI_PLANS_MAX - 1; i++)
         many[i] = take(engine, i);
-    cr_expect_eq(engine->nplans, 2 * PKI_PLANS_MAX - 1);
+    cr_expect_eq(engine->plans.n, 2 * PKI_PLANS_MAX - 1);
     for (int i = 0; i < 2 * PKI_PLANS_MAX - 1; i++)
         pki_plan_give(engine, many[i]);
     touch(engine, 2 * PKI_PLANS_MAX - 1);
-    cr_expect_eq(engine->nplans, PKI_PLANS_MAX);
+    cr_expect_eq(engine->plans.n, PKI_PLANS_MAX);
     cr_expect_eq(pki_engine_close(engine), PK_OK);
 }

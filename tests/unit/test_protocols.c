@@ -21,13 +21,14 @@ static void bed_make(struct bed *bed, enum pki_mem_kind kind, size_t bytes)
 {
     memset(bed, 0, sizeof *bed);
     bed->engine.config.size = 2;
-    bed->engine.config.kernels = bed->engine.config.unpack_kernel = true;
+    bed->engine.config.gpus = PKI_GPUS_KERNELS;
+    bed->engine.config.unpack_kernel = true;
     bed->engine.gpu = &bed->gpu;
     bed->peer.rank = 1;
     bed->peer.ctrl = bed->peer.path[PKI_MEM_HOST][PKI_MEM_HOST] = &bed->ctrl;
     bed->peer.path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] = &bed->path;
-    bed->peer.eager_put_max = PUT;
-    bed->peer.ll_remote = (char *)bed; /* not read */
+    bed->peer.eager_put.max = PUT;
+    bed->peer.ll.remote = (char *)bed; /* not read */
     bed->query = (struct pki_protocol_query){ .engine = &bed->engine, .peer = &bed->peer, .kind = kind, .bytes = bytes,
                                               .eager_max = EAGER };
 }
@@ -83,7 +84,7 @@ Test(protocols, of_device_memory_without_kernels)
     struct bed bed;
 
     bed_make(&bed, PKI_MEM_DEVICE, 1);
-    bed.engine.config.kernels = false;
+    bed.engine.config.gpus = PKI_GPUS_SOME;
     cr_expect_str_eq(name(&bed), "rendezvous");
 }
 
@@ -95,7 +96,7 @@ Test(protocols, through_slots_where_no_transport_reaches_the_gpu)
 
     bed_make(&bed, PKI_MEM_DEVICE, 1);
     bed.peer.path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] = NULL;
-    bed.peer.ll_remote = NULL;
+    bed.peer.ll.remote = NULL;
     bed.gpu.max_ctas = 3;
     protocol = pki_protocol_choose(&bed.query);
     cr_expect_str_eq(protocol->name, "bounce buffers");

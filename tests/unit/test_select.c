@@ -216,13 +216,12 @@ enum { NVLINK, SHM, TCP };
 /* Two ranks of one host, each with a GPU of its own, where everything works. */
 static struct pki_pair good_pair(void)
 {
-    struct pki_pair pair = { .same_host = true,
+    struct pki_pair pair = { .near = PKI_NEAR_HOST,
                              .has_gpu = { true, true },
                              .distance = PKI_DIST_NVL,
                              .ntransports = 3,
                              .transports = { &nvlink, &shm, &tcp },
-                             .connected = { true, true },
-                             .can_put = { true, true } };
+                             .joints = { PKI_JOINT_PUTS, PKI_JOINT_PUTS } };
 
     for (int side = 0; side < 2; side++) {
         pair.probes[NVLINK][side] = (struct pki_probe){ true, 390, "copy engine, CUDA IPC" };
@@ -234,9 +233,7 @@ static struct pki_pair good_pair(void)
 
 static void same_rank(struct pki_pair *pair)
 {
-    *pair = (struct pki_pair){ .same_rank = true,
-                               .same_host = true,
-                               .same_process = true,
+    *pair = (struct pki_pair){ .near = PKI_NEAR_SELF,
                                .has_gpu = { true, true },
                                .same_gpu = true,
                                .distance = PKI_DIST_SELF };
@@ -255,9 +252,9 @@ static void same_rank_without_gpu(struct pki_pair *pair)
 
 static void other_host(struct pki_pair *pair)
 {
-    pair->same_host = false;
-    pair->connected[NVLINK] = pair->connected[SHM] = pair->can_put[NVLINK] = pair->can_put[SHM] = false;
-    pair->connected[TCP] = pair->can_put[TCP] = true;
+    pair->near = PKI_NEAR_NOT;
+    pair->joints[NVLINK] = pair->joints[SHM] = PKI_JOINT_NONE;
+    pair->joints[TCP] = PKI_JOINT_PUTS;
 }
 
 static void other_host_without_network(struct pki_pair *pair)
@@ -274,13 +271,13 @@ static void other_host_without_transport(struct pki_pair *pair)
 
 static void no_cma(struct pki_pair *pair)
 {
-    pair->can_put[SHM] = false;
+    pair->joints[SHM] = PKI_JOINT_STANDS;
     snprintf(pair->probes[SHM][0].reason, sizeof pair->probes[SHM][0].reason, "memfd; process_vm_readv: Operation not permitted");
 }
 
 static void one_process(struct pki_pair *pair)
 {
-    pair->same_process = true;
+    pair->near = PKI_NEAR_PROCESS;
 }
 
 static void slow_peer(struct pki_pair *pair)
@@ -307,13 +304,13 @@ static void no_driver_there(struct pki_pair *pair)
 
 static void gpus_apart(struct pki_pair *pair)
 {
-    pair->can_put[NVLINK] = false;
+    pair->joints[NVLINK] = PKI_JOINT_STANDS;
     pair->distance = PKI_DIST_SYS;
 }
 
 static void not_connected(struct pki_pair *pair)
 {
-    pair->connected[NVLINK] = pair->connected[SHM] = false;
+    pair->joints[NVLINK] = pair->joints[SHM] = PKI_JOINT_NONE;
 }
 
 static void pcie(struct pki_pair *pair)
@@ -468,7 +465,7 @@ Test(select, long_reasons)
     for (int usable = 0; usable < 2; usable++) {
         for (int put = 0; put < 2; put++) {
             pair.probes[SHM][0].usable = usable;
-            pair.can_put[SHM] = put;
+            pair.joints[SHM] = put ? PKI_JOINT_PUTS : PKI_JOINT_STANDS;
             pki_select(&pair, PKI_MEM_HOST, PKI_MEM_HOST, &path);
             cr_expect(memchr(path.reason, '\0', sizeof path.reason) != NULL);
             cr_expect_not_null(strstr(path.reason, "xxxx"));

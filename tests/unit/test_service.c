@@ -23,9 +23,9 @@ static bool look(const struct pki_queue *queue)
     if (atomic_fetch_add(&checks, 1) > 0)
         return false;
     nanosleep(&(struct timespec){ .tv_nsec = FALLS_ASLEEP_NS }, NULL);
-    atomic_store(&engine->watched, 0);
-    atomic_store(&engine->device_driven_tasks, 1);
-    atomic_store(&engine->async_tasks, 1);
+    atomic_store(&engine->service.watched, 0);
+    atomic_store(&engine->service.device_driven_tasks, 1);
+    atomic_store(&engine->service.async_tasks, 1);
     cr_assert_eq(pki_service_wake(), PK_OK); /* it is not asleep yet */
     return false;
 }
@@ -43,23 +43,23 @@ Test(service, device_driven_operation_while_it_falls_asleep)
 {
     static const struct pki_device_ops ops = { .idle = look };
     static struct pki_device device = { .ops = &ops };
-    static struct pki_task task = { .queue.device = &device, .after_stream = true, .deadline_ns = PKI_NO_DEADLINE };
+    static struct pki_task task = { .cuda.queue.device = &device, .mode = PKI_TASK_AFTER_STREAM, .deadline_ns = PKI_NO_DEADLINE };
     const struct pki_engine_config config = { .size = 1, .local_ranks = 1 };
 
     cr_assert_eq(pki_engine_open(&config, &engine), PK_OK);
     pki_engine_start(engine);
     task.engine = engine;
     task.begun_ns = pki_now_ns();
-    atomic_init(&task.may_start, true);
-    pki_list_push(&engine->tasks, &task.node);
-    atomic_store(&engine->watched, 1);
+    atomic_init(&task.host.may_start, true);
+    pki_list_push(&engine->tasks.all, &task.node);
+    atomic_store(&engine->service.watched, 1);
     cr_assert_eq(pki_service_wake(), PK_OK);
     await_checks(WANTED);
     cr_expect_geq(atomic_load(&checks), WANTED, "it sleeps beside an unfinished operation");
     pki_engine_lock(engine);
     pki_list_remove(&task.node);
-    atomic_store(&engine->device_driven_tasks, 0);
-    atomic_store(&engine->async_tasks, 0);
+    atomic_store(&engine->service.device_driven_tasks, 0);
+    atomic_store(&engine->service.async_tasks, 0);
     pki_engine_unlock(engine);
     cr_expect_eq(pki_engine_close(engine), PK_OK);
 }
@@ -99,11 +99,11 @@ Test(service, sleeps_by_the_monotonic_clock)
 
     cr_assert_eq(pki_engine_open(&config, &engine), PK_OK);
     pki_engine_start(engine);
-    atomic_store(&engine->watched, 1);
+    atomic_store(&engine->service.watched, 1);
     cr_assert_eq(pki_service_wake(), PK_OK);
     while (atomic_load(&waits) < WAITS && pki_now_ns() < limit_ns)
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
-    atomic_store(&engine->watched, 0);
+    atomic_store(&engine->service.watched, 0);
     cr_expect_eq(pki_engine_close(engine), PK_OK);
     cr_expect_geq(atomic_load(&waits), WAITS);
     cr_expect_eq(atomic_load(&early), 0, "%d of %d sleeps ended before their time", atomic_load(&early), atomic_load(&waits));

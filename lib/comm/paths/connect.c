@@ -321,19 +321,33 @@ static pk_result_t connect_remote(struct pk_comm *comm, struct link *links)
     return result;
 }
 
+static enum pki_nearness nearness(const struct pk_comm *comm, int peer)
+{
+    if (peer == comm->rank)
+        return PKI_NEAR_SELF;
+    if (!comm->local[peer])
+        return PKI_NEAR_NOT;
+    return pki_same_process(comm, peer, comm->rank) ? PKI_NEAR_PROCESS : PKI_NEAR_HOST;
+}
+
+static enum pki_joint joint(const struct link *link, int transport)
+{
+    if (link == NULL || link->eps[transport] == NULL)
+        return PKI_JOINT_NONE;
+    return link->eps[transport]->can_put ? PKI_JOINT_PUTS : PKI_JOINT_STANDS;
+}
+
 static void fill_facts(const struct pk_comm *comm, int peer, const struct link *link, struct pki_pair *pair, char apart[PKI_APART_TEXT])
 {
     const struct pki_transport *const *transports = pki_transports();
     const struct pki_peer_info *a = &comm->peer_infos[comm->rank], *b = &comm->peer_infos[peer];
 
     memset(pair, 0, sizeof *pair);
-    pair->same_rank = peer == comm->rank;
-    pair->same_host = comm->local[peer];
-    if (!pair->same_host) {
+    pair->near = nearness(comm, peer);
+    if (pair->near == PKI_NEAR_NOT) {
         pki_say_apart(a, b, apart);
         pair->apart = apart;
     }
-    pair->same_process = pair->same_host && pki_same_process(comm, peer, comm->rank);
     pair->has_gpu[0] = a->has_gpu != 0;
     pair->has_gpu[1] = b->has_gpu != 0;
     pair->same_gpu = pki_same_gpu(a, b);
@@ -343,8 +357,7 @@ static void fill_facts(const struct pk_comm *comm, int peer, const struct link *
         pair->transports[t] = transports[t];
         pair->probes[t][0] = a->probes[t];
         pair->probes[t][1] = b->probes[t];
-        pair->connected[t] = link != NULL && link->eps[t] != NULL;
-        pair->can_put[t] = pair->connected[t] && link->eps[t]->can_put;
+        pair->joints[t] = joint(link, t);
         pair->ntransports = t + 1;
     }
 }

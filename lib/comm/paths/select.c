@@ -32,14 +32,14 @@ static bool carries(const struct pki_pair *pair, int t, enum pki_mem_kind source
     const struct pki_probe *probe = pair->probes[t];
     char reason[sizeof path->reason];
 
-    if (!pair->transports[t]->reaches[source][target] || pair->transports[t]->between_hosts == pair->same_host)
+    if (!pair->transports[t]->reaches[source][target] || pair->transports[t]->between_hosts == (pair->near >= PKI_NEAR_HOST))
         return false;
     if (!probe[0].usable || !probe[1].usable)
         (void)snprintf(reason, sizeof reason, "%s does not work %s: %.95s", pair->transports[t]->name,
                        probe[0].usable ? "on the peer" : "on this rank", probe[probe[0].usable ? 1 : 0].reason);
-    else if (!pair->connected[t])
+    else if (pair->joints[t] == PKI_JOINT_NONE)
         (void)snprintf(reason, sizeof reason, "%s works on both ranks, but did not connect them", pair->transports[t]->name);
-    else if (source == PKI_MEM_DEVICE && !pair->can_put[t])
+    else if (source == PKI_MEM_DEVICE && pair->joints[t] != PKI_JOINT_PUTS)
         (void)snprintf(reason, sizeof reason, "%s: one GPU cannot reach the other's memory (%s apart)", pair->transports[t]->name,
                        pki_distance_name(pair->distance));
     else
@@ -51,15 +51,15 @@ static bool carries(const struct pki_pair *pair, int t, enum pki_mem_kind source
 
 static void describe_host(const struct pki_pair *pair, int t, struct pki_path *path)
 {
-    if (!pair->same_host) {
+    if (pair->near == PKI_NEAR_NOT) {
         (void)snprintf(path->device, sizeof path->device, "%s", pair->transports[t]->link);
         (void)snprintf(path->reason, sizeof path->reason, "%s; over %s, this rank: %.95s",
                        pair->apart != NULL ? pair->apart : "ranks on different hosts", pair->transports[t]->name,
                        pair->probes[t][0].reason);
-    } else if (pair->can_put[t]) {
+    } else if (pair->joints[t] == PKI_JOINT_PUTS) {
         (void)snprintf(path->device, sizeof path->device, "cma");
         (void)snprintf(path->reason, sizeof path->reason, "ranks %s, one copy from buffer to buffer (%.95s)",
-                       pair->same_process ? "in one process" : "on one host", pair->probes[t][0].reason);
+                       pair->near >= PKI_NEAR_PROCESS ? "in one process" : "on one host", pair->probes[t][0].reason);
     } else {
         (void)snprintf(path->device, sizeof path->device, "ring");
         (void)snprintf(path->reason, sizeof path->reason,
@@ -110,7 +110,7 @@ static void first_that_carries(const struct pki_pair *pair, enum pki_mem_kind so
     }
     if (path->reason[0] == '\0')
         (void)snprintf(path->reason, sizeof path->reason, "no transport of this build moves %s memory between %s",
-                       source == PKI_MEM_DEVICE ? "device" : "host", pair->same_host ? "ranks" : "hosts");
+                       source == PKI_MEM_DEVICE ? "device" : "host", pair->near >= PKI_NEAR_HOST ? "ranks" : "hosts");
 }
 
 /* No transport reaches from buffer to buffer: pieces go through slots of pinned memory, by whatever joins the hosts' memories. */
@@ -140,7 +140,7 @@ void pki_select(const struct pki_pair *pair, enum pki_mem_kind source, enum pki_
 
     if (reason != NULL) {
         refuse(path, reason);
-    } else if (pair->same_rank) {
+    } else if (pair->near == PKI_NEAR_SELF) {
         *path = (struct pki_path){ .transport = "self", .device = "copy", .reason = "source and target are the same rank" };
     } else if (source == PKI_MEM_DEVICE && too_far(pair)) {
         refuse(path, "");

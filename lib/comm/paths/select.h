@@ -8,9 +8,24 @@
 
 #define PKI_SELECT_TRANSPORTS_MAX 4
 
+/* How near two ranks are; who is nearer has what those farther apart have, too. */
+enum pki_nearness {
+    PKI_NEAR_NOT,     /* They share no host. */
+    PKI_NEAR_HOST,    /* They share a host. */
+    PKI_NEAR_PROCESS, /* They are of one process. */
+    PKI_NEAR_SELF     /* They are one rank. */
+};
+
+/* What a transport has between two ranks. */
+enum pki_joint {
+    PKI_JOINT_NONE,   /* Nothing. */
+    PKI_JOINT_STANDS, /* An endpoint. */
+    PKI_JOINT_PUTS    /* An endpoint that can put. */
+};
+
 /* Facts about this rank [0] and a peer [1]. */
 struct pki_pair {
-    bool same_rank, same_host, same_process;
+    enum pki_nearness near;
     const char *apart;           /* why they do not share a host, where they do not; NULL: it is another one */
     bool has_gpu[2];
     bool same_gpu;
@@ -19,8 +34,7 @@ struct pki_pair {
     int ntransports;             /* in order of preference */
     const struct pki_transport *transports[PKI_SELECT_TRANSPORTS_MAX];
     struct pki_probe probes[PKI_SELECT_TRANSPORTS_MAX][2];
-    bool connected[PKI_SELECT_TRANSPORTS_MAX]; /* an endpoint stands */
-    bool can_put[PKI_SELECT_TRANSPORTS_MAX];   /* and it can put */
+    enum pki_joint joints[PKI_SELECT_TRANSPORTS_MAX];
 };
 
 struct pki_path {

@@ -45,7 +45,7 @@ pk_result_t pki_ctrl_post(struct pki_peer *peer, struct pki_recv *recv, const st
 
 static bool speaks_of(const struct pki_msg *msg, const struct pki_xfer *xfer)
 {
-    return msg->op == xfer->op && msg->index == xfer->index && ((msg->flags ^ xfer->flags) & KEY_FLAGS) == 0;
+    return msg->op == xfer->id.op && msg->index == xfer->id.index && ((msg->flags ^ xfer->id.flags) & KEY_FLAGS) == 0;
 }
 
 static bool is_for_sender(const struct pki_msg *msg)
@@ -98,7 +98,7 @@ static bool sends_step(const struct pki_task *task, const struct pki_peer *peer,
         const struct pki_step *step = &task->plan->steps[i];
 
         if (step->kind == PKI_STEP_SEND && step->peer == peer->rank && step->pair_index == index)
-            return !task->steps[i].complete;
+            return task->run.steps[i].progress != PKI_STEP_COMPLETE;
     }
     return true;
 }
@@ -111,17 +111,17 @@ static bool came_too_late(const struct pki_engine *e, const struct pki_peer *pee
 
     if (msg->kind != PKI_MSG_CTS || (msg->flags & PKI_MSG_FLAG_CAPTURED) != 0)
         return false;
-    for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
+    for (const struct pki_list *n = e->tasks.all.next; n != &e->tasks.all; n = n->next) {
         const struct pki_task *task = pki_container_of(n, struct pki_task, node);
 
-        if (coll && task->executor != NULL && task->executor->awaits != NULL && task->executor->awaits(task, msg->op))
+        if (coll && task->run.executor != NULL && task->run.executor->awaits != NULL && task->run.executor->awaits(task, msg->op))
             return false;
         if (coll && task->plan != NULL && task->number == msg->op)
             return !sends_step(task, peer, msg->index);
         if (!coll && task->xfer != NULL && task->xfer->is_send && task->xfer->peer == peer && task->number == msg->op)
             return false;
     }
-    return msg->op <= (coll ? e->coll_number : peer->sends_begun[0]);
+    return msg->op <= (coll ? e->colls.number : peer->sends_begun[0]);
 }
 
 /* A collective that is a kernel here is done by messages there. */
@@ -129,11 +129,11 @@ static void hear_of_fused(struct pki_engine *e, const struct pki_msg *msg)
 {
     if (!pki_msg_of_collective(msg) || !e->fused.on)
         return;
-    for (struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
+    for (struct pki_list *n = e->tasks.all.next; n != &e->tasks.all; n = n->next) {
         struct pki_task *task = pki_container_of(n, struct pki_task, node);
 
-        if (task->number == msg->op && task->executor != NULL && task->executor->fall != NULL)
-            task->executor->fall(task);
+        if (task->number == msg->op && task->run.executor != NULL && task->run.executor->fall != NULL)
+            task->run.executor->fall(task);
     }
 }
 
@@ -147,7 +147,7 @@ static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_m
     if (came_too_late(e, peer, msg) || (handler->is_void != NULL && handler->is_void(peer, msg)))
         return;
     hear_of_fused(e, msg);
-    if (msg->kind == PKI_MSG_PLAN && msg->op <= e->coll_number)
+    if (msg->kind == PKI_MSG_PLAN && msg->op <= e->colls.number)
         return; /* begun here already, or over */
     unexpected = malloc(sizeof *unexpected + msg->payload);
     if (unexpected == NULL) {
@@ -166,27 +166,27 @@ static void keep(struct pki_engine *e, struct pki_peer *peer, const struct pki_m
 /* What could not go out now goes with the next message consumed, or the next look at the control channel. */
 static void give_credit(struct pki_engine *e, struct pki_peer *peer)
 {
-    struct pki_msg credit = { .kind = PKI_MSG_CREDIT, .bytes = peer->eager_in, .offset = peer->eager_put_in };
+    struct pki_msg credit = { .kind = PKI_MSG_CREDIT, .bytes = peer->eager.in, .offset = peer->eager_put.in };
 
     if (pki_ctrl_send(peer, &credit, NULL, e) == PK_OK)
-        peer->eager_in = peer->eager_put_in = 0;
+        peer->eager.in = peer->eager_put.in = 0;
 }
 
 static bool has_credit_to_return(const struct pki_peer *peer)
 {
-    return peer->eager_in >= PKI_EAGER_CREDIT / 2 || (peer->eager_put_in > 0 && peer->eager_put_in >= peer->eager_put_credit / 2);
+    return peer->eager.in >= PKI_EAGER_CREDIT / 2 || (peer->eager_put.in > 0 && peer->eager_put.in >= peer->eager_put.credit / 2);
 }
 
 PKI_HOT void pki_ctrl_consumed(struct pki_engine *e, struct pki_peer *peer, size_t payload)
 {
-    peer->eager_in += payload + sizeof(struct pki_msg);
+    peer->eager.in += payload + sizeof(struct pki_msg);
     if (has_credit_to_return(peer))
         give_credit(e, peer);
 }
 
 void pki_ctrl_eager_put_consumed(struct pki_engine *e, struct pki_peer *peer, size_t bytes)
 {
-    peer->eager_put_in += bytes;
+    peer->eager_put.in += bytes;
     if (has_credit_to_return(peer))
         give_credit(e, peer);
 }
@@ -199,8 +199,8 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
     if (msg->kind == PKI_MSG_EAGER)
         pki_credit_arrived(peer, msg);
     if (msg->kind == PKI_MSG_CREDIT) {
-        peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
-        peer->eager_put_out -= msg->offset < peer->eager_put_out ? msg->offset : peer->eager_put_out;
+        peer->eager.out -= msg->bytes < peer->eager.out ? msg->bytes : peer->eager.out;
+        peer->eager_put.out -= msg->offset < peer->eager_put.out ? msg->offset : peer->eager_put.out;
         return;
     }
     if (handler->take != NULL) {
@@ -209,8 +209,8 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         handler->take(e, peer, msg, payload);
         return;
     }
-    if (pki_msg_of_collective(msg) && msg->op > peer->coll_heard)
-        peer->coll_heard = msg->op;
+    if (pki_msg_of_collective(msg) && msg->op > peer->heard.coll)
+        peer->heard.coll = msg->op;
     xfer = handler->go_on != NULL ? find_xfer(peer, msg) : NULL;
     if (xfer == NULL)
         keep(e, peer, msg, payload);

@@ -8,19 +8,19 @@
 /* An EAGER message to this peer takes along what is owed to it, and one from it brings what it has consumed. */
 static inline uint64_t pki_credit_to_return(const struct pki_peer *peer)
 {
-    return peer->ctrl->iface->caps.eager_credits ? peer->eager_in : 0;
+    return peer->ctrl->iface->caps.eager_credits ? peer->eager.in : 0;
 }
 
 static inline void pki_credit_arrived(struct pki_peer *peer, const struct pki_msg *msg)
 {
     if (peer->ctrl->iface->caps.eager_credits)
-        peer->eager_out -= msg->bytes < peer->eager_out ? msg->bytes : peer->eager_out;
+        peer->eager.out -= msg->bytes < peer->eager.out ? msg->bytes : peer->eager.out;
 }
 
 /* May the peer be sent so many bytes more that it has not asked for? */
 static inline bool pki_eager_has_credit(const struct pki_peer *peer, size_t bytes)
 {
-    return peer->eager_out + bytes + sizeof(struct pki_msg) <= PKI_EAGER_CREDIT;
+    return peer->eager.out + bytes + sizeof(struct pki_msg) <= PKI_EAGER_CREDIT;
 }
 
 /* There is credit. `msg` has flags, index, sig and op. Unless it is PK_OK nothing has happened: PK_IN_PROGRESS, there is no room now;
@@ -36,8 +36,8 @@ static inline pk_result_t pki_eager_send(struct pki_engine *e, struct pki_peer *
     result = peer->ctrl->iface->transport->send(peer->ctrl, msg, payload);
     if (result != PK_OK)
         return result;
-    peer->eager_out += bytes + sizeof *msg;
-    peer->eager_in -= msg->bytes;
+    peer->eager.out += bytes + sizeof *msg;
+    peer->eager.in -= msg->bytes;
     e->stats.messages++;
     return PK_OK;
 }

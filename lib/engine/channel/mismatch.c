@@ -77,7 +77,7 @@ void pki_task_mismatch(struct pki_task *task, int peer, uint32_t theirs)
 
 bool pki_task_contradicts(struct pki_engine *e, int peer, uint64_t number, uint32_t theirs)
 {
-    const struct pki_coll_seen *own = &e->seen[number % PKI_SEEN_MAX];
+    const struct pki_coll_seen *own = &e->colls.seen[number % PKI_SEEN_MAX];
 
     if (own->number != number || number == 0 || own->sig == theirs)
         return false;
@@ -104,7 +104,7 @@ void pki_task_number(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
 
-    task->number = ++e->coll_number;
-    e->seen[task->number % PKI_SEEN_MAX] = (struct pki_coll_seen){ task->number, task->sig, task->request.count };
+    task->number = ++e->colls.number;
+    e->colls.seen[task->number % PKI_SEEN_MAX] = (struct pki_coll_seen){ task->number, task->sig, task->request.count };
     check_unexpected(task);
 }

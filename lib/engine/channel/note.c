@@ -85,12 +85,12 @@ void pki_note_background(struct pki_engine *e)
 {
     bool recovering = false;
 
-    for (int i = 0; i < e->nifaces; i++)
-        if (e->ifaces[i]->transport->between_hosts)
-            (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+    for (int i = 0; i < e->ifaces.n; i++)
+        if (e->ifaces.at[i]->transport->between_hosts)
+            (void)e->ifaces.at[i]->transport->progress(e->ifaces.at[i]);
     for (int i = 0; i < e->config.size; i++) {
         pki_note_carry(&e->peers[i]);
         recovering |= e->peers[i].ctrl != NULL && e->peers[i].ctrl->recovering;
     }
-    atomic_store_explicit(&e->recovering, recovering, memory_order_relaxed);
+    atomic_store_explicit(&e->service.recovering, recovering, memory_order_relaxed);
 }

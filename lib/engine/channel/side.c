@@ -177,7 +177,7 @@ void pki_side_send_shutdown(struct pki_engine *e, enum pki_shutdown why)
     const int cancel = pki_cancel_hold();
 
     frame.u.failed.code = (int32_t)why;
-    frame.u.failed.peer = (int32_t)(uint32_t)e->coll_number;
+    frame.u.failed.peer = (int32_t)(uint32_t)e->colls.number;
     for (int i = 0; i < e->config.size && !e->shutdown_sent; i++)
         (void)tell(&e->peers[i], &frame);
     e->shutdown_sent = true;
@@ -189,8 +189,8 @@ void pki_side_tell_again(struct pki_engine *e)
     const struct frame frame = bad_news(e);
     int unreported = 0;
 
-    for (int i = 0; i < e->nifaces; i++) /* what is on its way in a control channel makes room */
-        (void)e->ifaces[i]->transport->progress(e->ifaces[i]);
+    for (int i = 0; i < e->ifaces.n; i++) /* what is on its way in a control channel makes room */
+        (void)e->ifaces.at[i]->transport->progress(e->ifaces.at[i]);
     for (int i = 0; i < e->config.size; i++) {
         struct pki_peer *peer = &e->peers[i];
 

@@ -49,7 +49,7 @@ pk_result_t pki_signals_open(struct pki_engine *e)
         result = e->gpu->ops->host_register(e->gpu, w->words, words_bytes(e));
     if (result != PK_OK)
         goto err_unmap;
-    e->abort_word = &w->words[(size_t)WORDS * WORD_STRIDE];
+    e->signals.abort_word = &w->words[(size_t)WORDS * WORD_STRIDE];
     return PK_OK;
 
 err_unmap:
@@ -154,6 +154,6 @@ void pki_signals_release_barriers(struct pki_engine *e)
         const struct pki_ep *ctrl = e->peers[p].ctrl;
 
         for (int i = 0; ctrl != NULL && ctrl->signals_mine != NULL && i < PKI_CELLS; i++)
-            pki_watchdog_open(&ctrl->signals_mine[PKI_SIGNAL_SLOTS + PKI_CELLS + i].moved, (uint32_t)e->coll_number);
+            pki_watchdog_open(&ctrl->signals_mine[PKI_SIGNAL_SLOTS + PKI_CELLS + i].moved, (uint32_t)e->colls.number);
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tasks, each an operation of the API: a plan with the state of its steps, or a single transfer. How they are made, run and ended, and
- * how they join streams. Locked, unless it says otherwise.
+ * Tasks, each an operation of the API: a plan with the state of its steps, or a single transfer. How they are made, run and
+ * ended, and how they join streams. Locked, unless it says otherwise.
  */
 #ifndef PKI_ENGINE_TASK_H
 #define PKI_ENGINE_TASK_H
@@ -15,10 +15,19 @@ struct pki_host_stream;
 struct pki_peer;
 struct pki_xfer;
 
+/* Who does an operation, and what its stream has to do with it. Only pki_task_enter changes it. */
 enum pki_task_mode {
-    PKI_TASK_CPU,    /* the engine starts it at once and the caller (or host stream) waits for `ended` */
-    PKI_TASK_SIGNALLED, /* a CUDA stream opens `ready` and waits for `release` */
-    PKI_TASK_STREAM  /* the CUDA stream does the transfer itself */
+    PKI_TASK_CPU,          /* The engine does it at once, and the caller (or host stream) waits for `ended`. */
+    PKI_TASK_AFTER_STREAM, /* The engine does it when the CUDA stream has nothing more to do, and the caller waits for `ended`. */
+    PKI_TASK_SIGNALLED,    /* The engine does it, between two signals: a CUDA stream opens `ready` and waits for `release`. */
+    PKI_TASK_BARRIER,      /* The engine does it behind `ready`, but its CUDA stream waits for the words of its peers alone. */
+    PKI_TASK_STREAM        /* The CUDA stream does it itself. */
+};
+
+enum pki_step_progress {
+    PKI_STEP_WAITS,   /* No transfer has been made for it. */
+    PKI_STEP_BEGUN,   /* A transfer moves its bytes, or has moved them. */
+    PKI_STEP_COMPLETE /* All of it is done. */
 };
 
 struct pki_step_state {
@@ -26,18 +35,20 @@ struct pki_step_state {
     size_t done;       /* bytes finished */
     struct pki_xfer *xfer;
     size_t landed;          /* RECV_REDUCE: bytes that have come */
-    bool reduced;           /* RECV_REDUCE: they are combined as they come, without landing */
     struct pki_signal finish; /* work on a GPU in flight */
     int finish_slot;
     size_t finish_bytes;    /* done will be this when it opens */
-    bool started, complete, queued, starved; /* starved: no word was left for the work, or no time */
-    uint8_t branch;         /* 1, 2: in task->branches[branch - 1], which has not been joined */
+    enum pki_step_progress progress;
+    bool queued;            /* on the stack of steps to look at */
+    bool reduced;           /* RECV_REDUCE: its bytes are combined as they come, without landing */
+    bool starved;           /* no word was left for the work, or no time */
+    uint8_t branch;         /* 1, 2: in task->cuda.branches[branch - 1], which has not been joined */
 };
 
 /* A collective whose buffers are of two kinds of memory (mixed.c). */
 struct pki_mixed {
     bool over;               /* the receive buffer has everything */
-    bool active, staging_in, staging_out; /* which of the buffers has a staging copy: one of them, or both */
+    bool staging_in, staging_out; /* which of the buffers has a staging copy: none of them, one, or both */
     const void *user_in;
     void *user_out;
     size_t in_bytes, out_bytes;
@@ -148,79 +159,114 @@ struct pki_executor {
     bool (*awaits)(const struct pki_task *task, uint64_t number); /* what is within it and has not begun. NULL: nothing is */
 };
 
-struct pki_task {
-    struct pki_list node;      /* engine->tasks, from start to end */
-    struct pki_list waiting;   /* the caller's list of blocking ones */
-    struct pki_list in_stream; /* host stream's queue */
-    struct pki_engine *engine;
-    struct pki_request request;
-    const char *name;
-    uint64_t number;
-    uint32_t sig;
-    enum pki_mem_kind kind;
-    enum pki_task_mode mode;
-    struct pki_queue queue;    /* the caller's CUDA stream */
-    bool after_stream;         /* starts when the stream has nothing more to do */
+/* What an operation counts for among the streams of the process (core/waiting.c). */
+enum pki_counted {
+    PKI_COUNTED_NOT,      /* No stream waits for it. */
+    PKI_COUNTED_UNLISTED, /* A stream may wait for it, which found no place in the list of streams. */
+    PKI_COUNTED_LISTED    /* A stream may wait for it, which is in the list. */
+};
+
+struct pki_claims {
+    enum pki_counted counted;
+    bool holds_wait;  /* a value wait of its stream */
+    bool has_channel; /* its stream has copies of this task */
+    bool copies;      /* it has copies for the library's own queues */
+};
+
+/* An operation's place in the caller's CUDA stream (stream/join.c). */
+struct pki_cuda_place {
+    struct pki_queue queue;    /* the stream */
     enum pki_wait_how how;
     struct pki_signal ready;   /* opened by the stream when it comes to the operation */
     struct pki_signal release; /* the stream waits for it; the engine opens it at the end */
     int ready_slot, release_slot;
-    struct pki_host_stream *stream;
-    uint64_t group;            /* of the process: operations that were started together */
-    atomic_bool may_start;     /* host stream: everything before it has ended */
-    bool counted, listed; /* among those of the process for which a stream may wait; with its stream (core/waiting.c) */
-    bool started, holds_wait, direct, few_queues, waited;
-    bool copies;               /* in the library's own queues: among those of the process (core/waiting.c) */
-    bool has_channel;          /* its stream has copies of this task (core/waiting.c) */
-    bool by_signals;           /* a barrier: its stream does not wait for the engine */
-    bool beside_messages;      /* a collective in a group with messages */
-    bool works;                /* the caller's stream copies or reduces for it, and opens `ready` behind that */
-    struct pki_branch *branches[2]; /* of the caller's stream, or NULL; the second is for plans in rounds */
-    bool running;              /* its steps are being looked at */
-    bool more_work;            /* on the host: some step is starved */
-    atomic_bool ended;
-    pk_result_t result;
-    uint64_t begun_ns, deadline_ns;
-    bool warned;
-    unsigned questions;        /* stragglers.c: asked about it so far */
-    uint64_t asked;            /* the number of the last one that there was time to answer */
-    uint64_t asking, asking_ns; /* the last one */
-    struct pki_xfer *xfer;     /* send, recv */
+    struct pki_branch *branches[2]; /* of the stream, or NULL; the second is for plans in rounds */
     struct pki_task *other_end; /* of a message to the own rank that this one's stream copies (stream/self.c) */
-    size_t *lengths;           /* the layout's arrays */
+    struct pki_claims claims;
+    bool waited;               /* the waits with which its call ends are in the stream */
+    bool beside_messages;      /* a collective in a group with messages */
+    bool works;                /* the stream copies or reduces for it, and opens `ready` behind that */
+};
+
+/* An operation's place in a host stream (stream/host_stream.c). */
+struct pki_host_place {
+    struct pki_list node;   /* of the stream's queue */
+    struct pki_host_stream *stream;
+    uint64_t group;         /* of the process: operations that were started together */
+    atomic_bool may_start;  /* everything before it has ended */
+};
+
+/* What has been asked about an operation that does not end (progress/stragglers.c). */
+struct pki_inquiry {
+    unsigned questions;         /* so far */
+    uint64_t asked;             /* the number of the last one that there was time to answer */
+    uint64_t asking, asking_ns; /* the last one */
+    bool warned;                /* a line in the log says so */
+};
+
+/* A plan that is being done (plan/run.c, plan/steps.c; made by plan/prepare.c). */
+struct pki_run {
     const struct pki_executor *executor; /* NULL: the steps are done one by one */
     struct pki_plan_entry *entry;
-    const struct pki_plan *plan; /* the entry's */
-    const uint32_t *dependents, *dependents_first;
     struct pki_step_state *steps;
     uint32_t *ready_steps;     /* stack of steps to look at */
     uint32_t nready, remaining;
     uint32_t next_send;        /* steps before it hold no first send that has yet to be issued */
+    uint32_t unreported;       /* not fused, though it could be: bit p, rank p has yet to be told */
     char *scratch;
     size_t scratch_stride;
-    struct pki_mixed mixed;
-    struct pki_scaled scaled;
-    struct pki_switched switched;
-    struct pki_list turn;      /* fused: engine->fused.waiting */
+    bool running;              /* its steps are being looked at */
+    bool more_work;            /* on the host: some step is starved */
+};
+
+/* A fused collective's kernel (fused/fused.c). */
+enum pki_fused_stage {
+    PKI_FUSED_NOWHERE,  /* It waits for no turn: it is no fused collective, or has left before its kernel was launched. */
+    PKI_FUSED_BY_CALL,  /* The call itself will launch the kernel. */
+    PKI_FUSED_BY_CPU,   /* The engine will, when it is its turn. */
+    PKI_FUSED_LAUNCHED  /* It is in a stream. */
+};
+
+struct pki_fused_turn {
+    struct pki_list turn;      /* engine->fused.waiting */
+    enum pki_fused_stage stage;
     uint32_t epoch, last_epoch, clear_epoch, entry_number;
     struct pki_reach reach;
     int ctas;
-    uint32_t unreported;       /* not fused, though it could be: bit p, rank p has yet to be told */
     bool heard_of;             /* another rank has said that it has an ordinary plan */
-    bool device_driven, careful, indirect, launched, fallen; /* fallen: a rank does it in another way, so all do */
+    bool careful;              /* this rank has done the collective before it in another way */
+    bool fallen;               /* a rank does it in another way, so all do */
 };
 
-/* The last collectives that began here: what a peer says of one that has ended must agree too. */
-#define PKI_SEEN_MAX 64
-
-struct pki_coll_seen {
+struct pki_task {
+    struct pki_list node;      /* engine->tasks.all, from start to end */
+    struct pki_list waiting;   /* the caller's list of blocking ones */
+    struct pki_engine *engine;
+    struct pki_request request;
+    size_t *lengths;           /* the layout's arrays */
     uint64_t number;
     uint32_t sig;
-    size_t count;
+    enum pki_mem_kind kind;
+    enum pki_task_mode mode;
+    bool started;
+    bool device_driven;        /* kernels see to it: pki_task_set_device_driven */
+    atomic_bool ended;
+    pk_result_t result;
+    uint64_t begun_ns, deadline_ns;
+    struct pki_xfer *xfer;     /* send, recv */
+    const struct pki_plan *plan; /* collectives: that of run.entry */
+    struct pki_run run;
+    struct pki_cuda_place cuda;
+    struct pki_host_place host;
+    struct pki_inquiry inquiry;
+    struct pki_mixed mixed;
+    struct pki_scaled scaled;
+    struct pki_switched switched;
+    struct pki_fused_turn fused;
 };
 
 struct pki_plan_entry { /* the plan cache */
-    struct pki_list node; /* engine->plans, the one used last in front */
+    struct pki_list node; /* engine->plans.all, the one used last in front */
     const struct pki_algorithm *algorithm;
     bool in_place;
     int root;
@@ -244,6 +290,23 @@ struct pki_scratch {
 static inline bool pki_task_in_cuda_stream(const struct pki_task *task)
 {
     return task->request.stream.kind == PK_STREAM_KIND_CUDA;
+}
+
+/* The stream does it itself. */
+static inline bool pki_task_is_direct(const struct pki_task *task)
+{
+    return task->mode == PKI_TASK_STREAM;
+}
+
+static inline void pki_task_enter(struct pki_task *task, enum pki_task_mode mode)
+{
+    task->mode = mode;
+}
+
+/* Some buffer has a staging copy. */
+static inline bool pki_task_is_mixed(const struct pki_task *task)
+{
+    return task->mixed.staging_in || task->mixed.staging_out;
 }
 
 static inline bool pki_task_is_fused(const struct pki_task *task)

@@ -268,20 +268,13 @@ void pki_stream_waits(uint64_t *pending, uint64_t *most)
     pthread_mutex_unlock(&waiting.lock);
 }
 
-void pki_waiting_count(struct pki_task *task)
-{
-    if (!task->counted)
-        task->listed = pki_waiting_enter(task->engine->ordinal, task->queue.handle);
-    task->counted = true;
-}
-
 /* How many streams may hold a queue. None where kernels can wait instead: with more streams than queues the driver puts some behind the wait, be
  * it the only one. */
 int pki_waiting_limit(const struct pki_engine *e)
 {
-    if (e->connections <= PKI_FEW_QUEUES || e->config.sm_policy != PK_SM_NONE)
+    if (e->limits.connections <= PKI_FEW_QUEUES || e->config.sm_policy != PK_SM_NONE)
         return 0;
-    if (e->channels < 3) /* or none could wait: what the program copies to peers then stands behind it */
+    if (e->limits.channels < 3) /* or none could wait: what the program copies to peers then stands behind it */
         return 1;
-    return e->connections / 2 < e->channels ? e->connections / 2 - 1 : e->channels - 1;
+    return e->limits.connections / 2 < e->limits.channels ? e->limits.connections / 2 - 1 : e->limits.channels - 1;
 }

@@ -59,51 +59,86 @@ struct pki_xfer_puts {
     unsigned head, tail;
 };
 
-struct pki_xfer {
-    struct pki_list match;  /* peer->sends or peer->recvs while it can be matched */
-    struct pki_list active; /* engine->active while it must be looked at in every progress */
-    struct pki_engine *engine;
-    struct pki_peer *peer;
-    struct pki_task *task;
-    const struct pki_xfer_user *user;
-    const struct pki_protocol *protocol;
-    uint32_t step;          /* of the task's plan */
-    bool is_send;
-    bool rts_seen;          /* send: RTS has been sent. receive: RTS has arrived */
-    bool ll;                /* a low-latency message: signal_slot is its place in the ring, signal_value its flag */
-    bool joined;            /* its start signal opens no later than that of the pair's transfer before it */
-    bool opened;            /* receive: the buffer is free */
-    enum pki_xfer_slots slots; /* send: through which its pieces go */
-    bool direct;            /* slots: the transport's devices reach this rank's GPU memory, and no slot here is needed */
-    bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
-    bool may_get;           /* and the receiver could get it, too, when it granted */
-    bool remote_mapped;     /* `remote` is memory of this process */
-    enum pki_xfer_piece piece; /* COOP, GET: what this end is at */
-    struct pki_ep *path;    /* send, granted, or offered */
-    enum pki_xfer_state state;
-    enum pki_mem_kind kind;
+/* Which transfer of the pair it is: what each of its messages says (proto/xfer.c makes them). */
+struct pki_xfer_id {
     uint8_t flags;          /* PKI_MSG_FLAG_* */
     uint16_t index;
     uint32_t sig;
     uint64_t op;
+};
+
+/* The words by which both ends, or their streams, tell one another (proto/grant.c, proto/recv.c; cells: proto/offer.c). */
+struct pki_xfer_signals {
+    int slot;               /* -1: none */
+    uint32_t value;
+    bool ll;                /* a low-latency message: slot is its place in the ring, value its flag */
+    bool joined;            /* its start signal opens no later than that of the pair's transfer before it */
+    struct pki_signal start, finish; /* of the slot: buffer free; last byte in place. Of the cell: bytes ready; taken */
+    struct pki_signal_slot *cell; /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
+    uint32_t cell_value;    /* that opens its start and done */
+    int own;                /* receive: `finish` is this word of the rank's own; -1: it is the slot's */
+};
+
+/* Pinned memory on its way (proto/bounce.c). */
+struct pki_xfer_bounce {
+    enum pki_xfer_slots slots; /* send: through which its pieces go */
+    bool direct;            /* slots: the transport's devices reach this rank's GPU memory, and no slot here is needed */
+    struct pki_bounce *state;
+    void *kept;             /* receive into GPU memory: an eager message that came before the buffer was free */
+    int slot;               /* for a low-latency kernel to read; -1: none */
+};
+
+/* Both ends move it, or the receiver reads and combines it (proto/coop.c). */
+struct pki_xfer_coop {
+    enum pki_xfer_piece piece; /* COOP, GET: what this end is at */
+    bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
+    bool may_get;           /* and the receiver could get it, too, when it granted */
+};
+
+/* The peer's memory (proto/grant.c, proto/offer.c). */
+struct pki_xfer_there {
+    uint64_t remote;        /* send, granted: where to. receive, offered: where from */
+    bool mapped;            /* `remote` is memory of this process */
+    uint32_t region;        /* granted or offered: of this rank; 0: none */
+};
+
+/* Whoever made it. */
+struct pki_xfer_maker {
+    const struct pki_xfer_user *calls;
+    struct pki_task *task;
+    uint32_t step;          /* of the task's plan */
+};
+
+/* What transports have of it. */
+struct pki_xfer_moves {
+    struct pki_xfer_puts puts;
+    struct pki_recv recv;   /* receive: what has been posted */
+};
+
+struct pki_xfer {
+    struct pki_list match;  /* peer->sends or peer->recvs while it can be matched */
+    struct pki_list active; /* engine->proto.active while it must be looked at in every progress */
+    struct pki_engine *engine;
+    struct pki_peer *peer;
+    struct pki_xfer_maker user;
+    const struct pki_protocol *protocol;
+    struct pki_ep *path;    /* send, granted, or offered */
+    enum pki_xfer_state state;
+    enum pki_mem_kind kind;
+    bool is_send;
+    bool rts_seen;          /* send: RTS has been sent. receive: RTS has arrived */
+    bool opened;            /* receive: the buffer is free */
+    struct pki_xfer_id id;
     char *addr;
     size_t bytes, chunk;
     size_t ready;           /* send: bytes that may be read */
     size_t issued, done;    /* bytes handed over; bytes finished, in order */
     size_t reported;        /* send: bytes that FIN has announced */
-    uint64_t remote;        /* send, granted: where to. receive, offered: where from */
-    int signal_slot;        /* -1: none */
-    uint32_t signal_value;
-    struct pki_signal start, finish; /* of the slot: buffer free; last byte in place. Of the cell: bytes ready; taken */
-    struct pki_signal_slot *cell; /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
-    uint32_t cell_value;        /* that opens its start and done */
-    struct pki_xfer_puts puts;
-    struct pki_recv recv;   /* receive: what has been posted */
-    uint32_t region;        /* granted or offered: of this rank; 0: none */
-    struct pki_bounce *bounce_state;
-    void *kept;             /* receive into GPU memory: an eager message that came before the buffer was free */
-    int slot;               /* pinned memory for a low-latency kernel to read; -1: none */
-    int own_signal;         /* receive: `finish` is this word of the rank's own; -1: it is the slot's */
+    struct pki_xfer_there there;
+    struct pki_xfer_signals signals;
+    struct pki_xfer_coop coop;
+    struct pki_xfer_bounce bounce;
+    struct pki_xfer_moves moves;
 };
 
 struct pki_unexpected { /* a message that nobody had asked for */
@@ -134,16 +169,58 @@ struct pki_graph_slot {
     uint64_t granted; /* how often it was */
 };
 
+struct pki_graph_slots { /* of the pair's, those that captured collectives share: that of its k-th receive (mem/graphs.c) */
+    struct pki_graph_slot *at;
+    uint32_t n;
+};
+
 /* Why a rank has left in good order: with nothing unfinished of its own. The numbers travel. */
 enum pki_shutdown { PKI_SHUTDOWN_DESTROYED = 0, PKI_SHUTDOWN_ABORTED = 1, PKI_SHUTDOWN_ENDED = 2, PKI_SHUTDOWN_FINALIZED = 3, PKI_SHUTDOWN_NONE };
+
+/* Eager messages of a pair (channel/ctrl.c). */
+struct pki_peer_eager {
+    size_t max;   /* longest transfer of host memory that travels in the control channel without a grant */
+    size_t coll;  /* the same of a collective's step */
+    size_t out;   /* eager bytes sent and not yet credited */
+    size_t in;    /* eager bytes consumed and not yet credited back */
+};
+
+/* Eager puts of a pair (proto/send.c, channel/ctrl.c). */
+struct pki_peer_eager_put {
+    size_t max;    /* longest transfer that may move without a grant */
+    size_t credit; /* most bytes of such */
+    size_t out;    /* bytes of those that have been sent and not yet credited */
+    size_t in;     /* bytes of those that have been received and not yet credited back */
+};
+
+/* Low-latency messages of a pair (proto/ll.c). */
+struct pki_peer_ll {
+    struct pki_ll_ring ring;
+    uint32_t room_ns;     /* how long to wait for room there */
+    uint32_t call, first; /* the last call that took a place there, and its first message */
+    bool by_kernel;       /* its last message was sent by a kernel: the next one will hardly need this CPU */
+    char *remote;         /* the peer's ring for this rank, mapped here */
+    char *held;           /* where that memory begins, if the peer is of this process */
+    struct pki_export exported;
+    uint64_t mapping;
+};
+
+/* How far a peer is, as it has said (channel/ctrl.c, progress/stragglers.c). */
+struct pki_peer_heard {
+    uint64_t coll;             /* highest number of a collective it has spoken of */
+    uint64_t answered, number; /* the last question that it answered; the collective it had come to by then, */
+    int waits;                 /* and the rank that it waited for, -1: none */
+};
+
+/* Time that sends in streams may still spend on waits in vain for a peer's grants; as of when (stream/transfer.c). */
+struct pki_peer_meeting {
+    uint64_t left_ns, since_ns;
+};
 
 struct pki_peer {
     /* what every message needs */
     struct pki_ep *ctrl;
-    size_t eager_max;               /* longest transfer of host memory that travels in the control channel without a grant */
-    size_t eager_coll;              /* the same of a collective's step */
-    size_t eager_out;               /* eager bytes sent and not yet credited */
-    size_t eager_in;                /* eager bytes consumed and not yet credited back */
+    struct pki_peer_eager eager;
     uint64_t sends_begun[2], recvs_begun[2]; /* matching numbers; [1]: captured operations */
     struct pki_list sends, unexpected_queue, recvs;
 
@@ -157,36 +234,24 @@ struct pki_peer {
     enum pki_shutdown shutdown;     /* which shutdown message; NONE: none has been heard, */
     uint32_t last_coll;             /* else the number of the last collective that began there */
     bool unreported;                /* of this engine's failure: there was no room */
-    uint64_t meeting_ns, budget_ns; /* that sends in streams may still spend on waits in vain for this peer's grants; as of when */
-    uint64_t coll_heard;            /* highest number of a collective it has spoken of */
-    uint64_t answered, answered_number; /* stragglers.c: the last question that it answered; the collective it had come to by then, */
-    int answered_waits;                 /* and the rank that it waited for, -1: none */
-    size_t eager_put_max, eager_put_credit; /* longest transfer that may move without a grant; most bytes of such */
-    size_t eager_put_out;           /* bytes of those that have been sent and not yet credited */
-    size_t eager_put_in;            /* bytes of those that have been received and not yet credited back */
+    struct pki_peer_heard heard;
+    struct pki_peer_eager_put eager_put;
+    struct pki_peer_meeting meeting;
     struct pki_slots signals;
-    struct pki_graph_slot *graph_slots; /* of those the ones that captured collectives share: that of the pair's k-th receive */
-    uint32_t ngraph_slots;
+    struct pki_graph_slots graph_slots;
     _Atomic uint32_t *let_go;       /* [2 * PKI_PAIR_SLOTS], watchdog.c's; NULL without a GPU */
-    struct pki_ll_ring lls;
-    uint32_t room_ns;               /* how long to wait for room there */
-    uint32_t ll_call, ll_first;     /* the last call that took a place there, and its first message */
-    bool ll_by_kernel;              /* its last low-latency message was sent by a kernel: the next one will hardly need this CPU */
-    char *ll_remote;                /* the peer's ring for this rank, mapped here */
-    char *ll_held;                  /* where that memory begins, if the peer is of this process: see ll.c */
-    struct pki_export ll_exported;
-    uint64_t ll_mapping;
+    struct pki_peer_ll ll;
     struct pki_peer_regions regions;
 };
 
 static inline bool pki_xfer_slots_here(const struct pki_xfer *xfer)
 {
-    return (xfer->slots & PKI_SLOTS_HERE) != 0;
+    return (xfer->bounce.slots & PKI_SLOTS_HERE) != 0;
 }
 
 static inline bool pki_xfer_slots_there(const struct pki_xfer *xfer)
 {
-    return (xfer->slots & PKI_SLOTS_THERE) != 0;
+    return (xfer->bounce.slots & PKI_SLOTS_THERE) != 0;
 }
 
 /* The cell of a step of a collective, in either direction, and which step of which collective it is. */

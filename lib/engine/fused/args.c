@@ -50,9 +50,9 @@ void pki_fused_fill(const struct pki_task *task, struct pki_fused_args *args)
         args->out_stride = args->bytes;
     fill_ranks(task, args);
     args->results = shape->in_many ? 1u << rank : shape->rooted ? 1u << r->root : pki_fused_ranks(task->engine, true);
-    args->reach = task->reach.all;
-    memcpy(args->in_there, task->reach.in, sizeof args->in_there);
-    memcpy(args->out_there, task->reach.out, sizeof args->out_there);
+    args->reach = task->fused.reach.all;
+    memcpy(args->in_there, task->fused.reach.in, sizeof args->in_there);
+    memcpy(args->out_there, task->fused.reach.out, sizeof args->out_there);
     args->divisor = r->op == PK_AVG ? (uint32_t)task->engine->config.size : 0;
     args->op = r->op == PK_AVG ? PKI_KERNEL_SUM : (uint32_t)r->op;
 }

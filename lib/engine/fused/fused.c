@@ -76,7 +76,7 @@ void pki_fused_close(struct pki_engine *e)
         e->gpu->ops->queue_close(&f->queue);
         e->gpu->ops->host_unregister(e->gpu, f->words);
         munmap(f->words, words_bytes());
-        pki_waiting_return(e->ordinal, f->places + f->replay_places);
+        pki_waiting_return(e->limits.ordinal, f->places + f->replay_places);
         f->places = f->replay_places = 0;
         f->words = NULL;
         f->on = false;
@@ -98,14 +98,14 @@ int pki_engine_fused_offer(struct pki_engine *e, int processes)
     for (int i = 0; i < e->config.size; i++)
         if (i != e->config.rank && e->fused.remote[i] == 0)
             return 0;
-    e->fused.share = e->places / processes;
-    e->fused.places = pki_waiting_reserve(e->ordinal, e->fused.share, e->config.fused_ctas);
+    e->fused.share = e->limits.places / processes;
+    e->fused.places = pki_waiting_reserve(e->limits.ordinal, e->fused.share, e->config.fused_ctas);
     return e->fused.places;
 }
 
 void pki_engine_fused_start(struct pki_engine *e, int ctas)
 {
-    pki_waiting_return(e->ordinal, e->fused.places - ctas);
+    pki_waiting_return(e->limits.ordinal, e->fused.places - ctas);
     e->fused.places = e->config.fused_ctas = ctas;
     e->fused.on = ctas > 0;
     if (!e->fused.on && e->fused.host.used)
@@ -128,20 +128,20 @@ static void meet_rooted(struct pki_task *task)
             next = n->next;
             if (unexpected->msg.kind != PKI_MSG_PLAN || unexpected->msg.op != task->number)
                 continue;
-            task->heard_of = true;
+            task->fused.heard_of = true;
             pki_list_remove(n);
             free(unexpected);
         }
     }
     if (!pki_task_is_fused(task)) {
-        task->unreported = pki_fused_ranks(e, false);
+        task->run.unreported = pki_fused_ranks(e, false);
         pki_plan_tell(task);
     }
 }
 
 static _Atomic uint32_t *entry_of(const struct pki_task *task, uint32_t *words)
 {
-    return (_Atomic uint32_t *)&words[task->entry_number % PKI_FUSED_FALLS];
+    return (_Atomic uint32_t *)&words[task->fused.entry_number % PKI_FUSED_FALLS];
 }
 
 /* What an operation of long ago left there may say this one's epoch, which has come back since. */
@@ -150,9 +150,9 @@ static void take_entry(struct pki_task *task)
     struct pki_fused *f = &task->engine->fused;
     uint32_t *const words[] = { f->words->fall, f->words->came, f->words->release };
 
-    task->entry_number = f->entries++;
+    task->fused.entry_number = f->entries++;
     for (int i = 0; i < 3; i++)
-        if (atomic_load_explicit(entry_of(task, words[i]), memory_order_relaxed) == task->epoch)
+        if (atomic_load_explicit(entry_of(task, words[i]), memory_order_relaxed) == task->fused.epoch)
             atomic_store(entry_of(task, words[i]), 0);
 }
 
@@ -164,33 +164,34 @@ void pki_fused_enroll(struct pki_task *task)
 
     if (!pki_engine_fuses(task->engine, r->algorithm->coll, pki_fused_bytes(r), r->dtype, r->op))
         return;
-    task->clear_epoch = 0;
+    task->fused.clear_epoch = 0;
     if (f->epoch >= EPOCHS_END) {
-        task->clear_epoch = f->epoch + 1;
+        task->fused.clear_epoch = f->epoch + 1;
         f->epoch = EPOCHS_BEGIN + (f->epoch + 2 - EPOCHS_BEGIN) % 2; /* the same parity as before the jump */
     }
-    task->epoch = f->epoch + 1;
+    task->fused.epoch = f->epoch + 1;
     take_entry(task);
     f->epoch += pki_fused_epochs(task->engine, r);
-    task->last_epoch = f->epoch;
-    task->careful = f->skipped;
+    task->fused.last_epoch = f->epoch;
+    task->fused.careful = f->skipped;
     f->skipped = !pki_task_is_fused(task);
     if (pki_task_is_fused(task))
-        pki_list_push(&f->waiting, &task->turn);
+        pki_list_push(&f->waiting, &task->fused.turn);
     if (pki_coll_shape(r->algorithm->coll)->rooted)
         meet_rooted(task);
 }
 
 static bool is_my_turn(const struct pki_task *task)
 {
-    return task->engine->fused.waiting.next == &task->turn;
+    return task->engine->fused.waiting.next == &task->fused.turn;
 }
 
 void pki_fused_forget(struct pki_task *task)
 {
-    task->engine->fused.indirect -= task->indirect;
-    task->indirect = false;
-    pki_list_remove(&task->turn);
+    task->engine->fused.indirect -= task->fused.stage == PKI_FUSED_BY_CPU;
+    if (task->fused.stage != PKI_FUSED_LAUNCHED)
+        task->fused.stage = PKI_FUSED_NOWHERE;
+    pki_list_remove(&task->fused.turn);
 }
 
 bool pki_fused_all_direct(const struct pki_engine *e)
@@ -202,11 +203,11 @@ static void fall(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
 
-    if (task->fallen)
+    if (task->fused.fallen)
         return;
-    task->fallen = true;
+    task->fused.fallen = true;
     pki_task_set_cpu_driven(task);
-    atomic_store(entry_of(task, e->fused.words->fall), task->epoch);
+    atomic_store(entry_of(task, e->fused.words->fall), task->fused.epoch);
 }
 
 /* ---- launch ---- */
@@ -214,10 +215,14 @@ static void fall(struct pki_task *task)
 static struct pki_fused_args begin_args(const struct pki_engine *e, uint32_t epoch)
 {
     const struct pki_fused *f = &e->fused;
-    struct pki_fused_args args = { .inbox = (uint64_t)(uintptr_t)f->inbox, .words = (uint64_t)(uintptr_t)f->words,
-                                   .abort_flag = (uint64_t)(uintptr_t)e->abort_word, .state = (uint64_t)(uintptr_t)f->state,
+    struct pki_fused_args args = { .inbox = (uint64_t)(uintptr_t)f->inbox,
+                                   .words = (uint64_t)(uintptr_t)f->words,
+                                   .abort_flag = (uint64_t)(uintptr_t)e->signals.abort_word,
+                                   .state = (uint64_t)(uintptr_t)f->state,
                                    .ended_before = f->ctas_launched,
-                                   .epoch = epoch, .rank = (uint32_t)e->config.rank, .size = (uint32_t)e->config.size };
+                                   .epoch = epoch,
+                                   .rank = (uint32_t)e->config.rank,
+                                   .size = (uint32_t)e->config.size };
 
     memcpy(args.peers, f->remote, sizeof args.peers);
     return args;
@@ -312,11 +317,11 @@ static pk_result_t clear_inboxes(struct pki_task *task, const struct pki_queue *
     pk_result_t result = PK_OK;
 
     for (uint32_t i = 0; i < 2 && result == PK_OK; i++) {
-        struct pki_fused_args args = begin_args(e, task->clear_epoch + i);
+        struct pki_fused_args args = begin_args(e, task->fused.clear_epoch + i);
 
         args.clear = args.epochs = 1;
         e->fused.soon = false;
-        args.careful = task->careful;
+        args.careful = task->fused.careful;
         result = start_kernel(e, queue, PKI_FUSED_EXCHANGE, PK_UINT8, e->config.fused_ctas, &args);
     }
     return result;
@@ -327,14 +332,14 @@ static bool was_heard_of(const struct pki_task *task)
 {
     const struct pki_engine *e = task->engine;
 
-    for (int i = 0; i < e->config.size && !task->heard_of; i++)
+    for (int i = 0; i < e->config.size && !task->fused.heard_of; i++)
         for (const struct pki_list *n = e->peers[i].unexpected_queue.next; n != &e->peers[i].unexpected_queue; n = n->next) {
             const struct pki_msg *msg = &pki_container_of(n, struct pki_unexpected, node)->msg;
 
             if (pki_msg_of_collective(msg) && msg->op == task->number)
                 return true;
         }
-    return task->heard_of;
+    return task->fused.heard_of;
 }
 
 pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queue)
@@ -342,32 +347,32 @@ pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queu
     struct pki_engine *e = task->engine;
     const struct pki_request *r = &task->request;
     struct pki_fused_args args;
-    pk_result_t result = task->clear_epoch != 0 ? clear_inboxes(task, queue) : PK_OK;
+    pk_result_t result = task->fused.clear_epoch != 0 ? clear_inboxes(task, queue) : PK_OK;
 
     if (result == PK_OK)
         result = pki_scaled_queue(task, queue, &e->stats.kernels);
     if (result != PK_OK)
         return result;
-    task->ctas = pki_fused_ctas(e, r);
+    task->fused.ctas = pki_fused_ctas(e, r);
     if (was_heard_of(task))
         fall(task);
-    args = begin_args(e, task->epoch);
+    args = begin_args(e, task->fused.epoch);
     pki_fused_fill(task, &args);
     args.sig = task->sig;
-    args.entry = task->entry_number % PKI_FUSED_FALLS;
-    args.epochs = task->last_epoch - task->epoch + 1;
-    args.fence = !task->direct;
-    args.careful = task->careful;
+    args.entry = task->fused.entry_number % PKI_FUSED_FALLS;
+    args.epochs = task->fused.last_epoch - task->fused.epoch + 1;
+    args.fence = !pki_task_is_direct(task);
+    args.careful = task->fused.careful;
     e->fused.soon = task->begun_ns - e->fused.begun_ns < FOLLOW_NS;
     e->fused.begun_ns = task->begun_ns;
-    pki_waiting_count(task); /* the kernel waits for other ranks, in whatever queue it is */
-    result = start_kernel(e, queue, pki_fused_kernel(e, r), r->dtype, task->ctas, &args);
+    pki_claims_count(task); /* the kernel waits for other ranks, in whatever queue it is */
+    result = start_kernel(e, queue, pki_fused_kernel(e, r), r->dtype, task->fused.ctas, &args);
     if (result != PK_OK)
         return result;
     e->stats.kernels_reaching += args.reach;
-    task->launched = true;
     e->stats.bytes_sent += args.bytes * (size_t)__builtin_popcount(args.send);
     pki_fused_forget(task);
+    task->fused.stage = PKI_FUSED_LAUNCHED;
     return PK_OK;
 }
 
@@ -375,7 +380,8 @@ static void look(struct pki_task *task)
 {
     pk_result_t result;
 
-    if (task->launched || !is_my_turn(task) || !task->engine->gpu->ops->clear(&task->engine->fused.queue, true))
+    if (task->fused.stage == PKI_FUSED_LAUNCHED || !is_my_turn(task) ||
+        !task->engine->gpu->ops->clear(&task->engine->fused.queue, true))
         return;
     result = pki_fused_launch(task, &task->engine->fused.queue);
     if (result != PK_OK)
@@ -389,7 +395,7 @@ static bool start_instead(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
 
-    if (atomic_load(entry_of(task, e->fused.words->came)) != task->epoch)
+    if (atomic_load(entry_of(task, e->fused.words->came)) != task->fused.epoch)
         return false;
     pki_plan_release(task);
     task->request.algorithm = task->request.instead;
@@ -397,17 +403,17 @@ static bool start_instead(struct pki_task *task)
         pki_engine_poison(e, PK_ERR_MEMORY, true);
         return false;
     }
-    task->executor = NULL;
-    task->direct = false;
-    task->mode = PKI_TASK_SIGNALLED; /* its signal is open: it may be started until it can be */
+    task->run.executor = NULL;
+    if (pki_task_is_direct(task))
+        pki_task_enter(task, PKI_TASK_SIGNALLED); /* its signal is open: it may be started until it can be */
     task->started = pki_plan_run(task);
     return true;
 }
 
 void pki_fused_left(struct pki_task *task)
 {
-    if (task->fallen)
-        atomic_store(entry_of(task, task->engine->fused.words->release), task->epoch);
+    if (task->fused.fallen)
+        atomic_store(entry_of(task, task->engine->fused.words->release), task->fused.epoch);
     pki_reach_drop(task);
     pki_fused_forget(task);
 }
@@ -421,7 +427,7 @@ static bool disagrees(struct pki_task *task)
     for (int p = 0; p < task->engine->config.size; p++) {
         uint64_t differs = atomic_load_explicit((const _Atomic uint64_t *)&words->differs[p], memory_order_acquire);
 
-        if (differs != 0 && (uint32_t)(differs >> 32) == task->epoch) {
+        if (differs != 0 && (uint32_t)(differs >> 32) == task->fused.epoch) {
             pki_task_mismatch(task, p, (uint32_t)differs);
             return true;
         }
@@ -435,20 +441,20 @@ static bool waits_for(const struct pki_task *task, int peer)
     uint32_t missing = atomic_load((const _Atomic uint32_t *)&words->missing[peer]);
 
     /* Or a later kernel does, which is to tell of this one's end. What an earlier one has left there is not to come. */
-    return missing != 0 && (int32_t)(missing - task->epoch) >= 0;
+    return missing != 0 && (int32_t)(missing - task->fused.epoch) >= 0;
 }
 
 static bool poll(struct pki_task *task, bool *ended)
 {
     *ended = false;
-    if (!task->launched) {
-        if (task->mode != PKI_TASK_STREAM)
+    if (task->fused.stage != PKI_FUSED_LAUNCHED) {
+        if (!pki_task_is_direct(task))
             look(task);
-        return task->launched;
+        return task->fused.stage == PKI_FUSED_LAUNCHED;
     }
-    if (task->fallen)
+    if (task->fused.fallen)
         return start_instead(task);
-    *ended = ctas_ended(task->engine, task->ctas, task->last_epoch);
+    *ended = ctas_ended(task->engine, task->fused.ctas, task->fused.last_epoch);
     return *ended || disagrees(task);
 }
 
@@ -458,9 +464,9 @@ void pki_fused_made(struct pki_task *task)
 {
     enum pki_fused_kernel kernel = pki_fused_kernel(task->engine, &task->request);
 
-    task->executor = &executor;
+    task->run.executor = &executor;
     if (kernel == PKI_FUSED_TWOSHOT || kernel == PKI_FUSED_PUSH)
         pki_reach_find(task);
-    task->indirect = !task->direct;
-    task->engine->fused.indirect += task->indirect;
+    task->fused.stage = pki_task_is_direct(task) ? PKI_FUSED_BY_CALL : PKI_FUSED_BY_CPU;
+    task->engine->fused.indirect += task->fused.stage == PKI_FUSED_BY_CPU;
 }

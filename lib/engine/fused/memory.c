@@ -4,9 +4,9 @@
 
 static struct pki_iface *gpu_iface(struct pki_engine *e)
 {
-    for (int i = 0; i < e->nifaces; i++)
-        if (e->ifaces[i]->transport->reaches[PKI_MEM_DEVICE][PKI_MEM_DEVICE])
-            return e->ifaces[i];
+    for (int i = 0; i < e->ifaces.n; i++)
+        if (e->ifaces.at[i]->transport->reaches[PKI_MEM_DEVICE][PKI_MEM_DEVICE])
+            return e->ifaces.at[i];
     return NULL;
 }
 
@@ -18,7 +18,7 @@ pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, u
     void *ptr;
     pk_result_t result;
 
-    if (iface == NULL || !(e->config.kernels || e->config.fused))
+    if (iface == NULL || !(e->config.gpus == PKI_GPUS_KERNELS || e->config.fused))
         return PK_ERR_UNSUPPORTED;
     result = pki_retained_alloc(e->gpu, bytes, &ptr);
     if (result != PK_OK)
@@ -34,7 +34,7 @@ pk_result_t pki_engine_ll_export(struct pki_engine *e, struct pki_export *out, u
         pki_retained_give(ptr);
         return result;
     }
-    e->ll_memory = ptr;
+    e->proto.ll_memory = ptr;
     *offset = (uint64_t)(uintptr_t)ptr - out->base;
     return PK_OK;
 }
@@ -51,15 +51,15 @@ pk_result_t pki_engine_ll_import(struct pki_engine *e, int rank, const struct pk
     if (path->same_process) {
         if (!pki_retained_take((void *)(uintptr_t)(in->base + offset)))
             return PK_OK; /* its owner has left init, and the rest of it says why */
-        peer->ll_held = (char *)(uintptr_t)(in->base + offset);
+        peer->ll.held = (char *)(uintptr_t)(in->base + offset);
     }
     result = pki_engine_map(e, path, in, &remote);
     if (result != PK_OK)
         return result;
-    peer->ll_exported = *in;
-    peer->ll_mapping = remote;
+    peer->ll.exported = *in;
+    peer->ll.mapping = remote;
     if (e->config.fused && !e->fused.host.used)
         pki_fused_reach(e, rank, remote + offset + pki_ll_ring_at(0, e->config.size));
-    peer->ll_remote = (char *)(uintptr_t)(remote + offset + pki_ll_ring_at(rank, e->config.rank));
+    peer->ll.remote = (char *)(uintptr_t)(remote + offset + pki_ll_ring_at(rank, e->config.rank));
     return PK_OK;
 }

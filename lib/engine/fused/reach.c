@@ -43,7 +43,7 @@ static bool find(struct pki_task *task, const void *buffer, size_t bytes, uint32
         there[p] = pki_region_there(e, &e->peers[p], buffer, bytes, region);
         all = all && there[p] != 0;
     }
-    task->reach.asked = task->reach.asked || !all;
+    task->fused.reach.asked = task->fused.reach.asked || !all;
     return all;
 }
 
@@ -68,7 +68,7 @@ void pki_reach_find(struct pki_task *task)
     const struct pki_request *r = &task->request;
     const struct pki_shape *shape = pki_coll_shape(r->algorithm->coll);
     struct pki_engine *e = task->engine;
-    struct pki_reach *reach = &task->reach;
+    struct pki_reach *reach = &task->fused.reach;
     uint32_t readers = shape->reduces ? ((1u << e->config.size) - 1) & ~(1u << e->config.rank) : 0, in = 0, out = 0;
     size_t bytes = pki_fused_bytes(r), size = (size_t)e->config.size;
 
@@ -93,8 +93,8 @@ void pki_reach_find(struct pki_task *task)
 void pki_reach_drop(struct pki_task *task)
 {
     for (int i = 0; i < 2; i++)
-        pki_region_drop(task->engine, task->reach.regions[i]);
-    task->reach = (struct pki_reach){ .all = false };
+        pki_region_drop(task->engine, task->fused.reach.regions[i]);
+    task->fused.reach = (struct pki_reach){ .all = false };
 }
 
 void pki_reach_message(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg)

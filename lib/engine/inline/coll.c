@@ -46,7 +46,7 @@ static bool send_step(struct pki_inline_run *run, const struct pki_program_step 
         (void)pki_ctrl_poll(e, peer); /* for CREDIT */
         return false;
     }
-    if (step->bytes == 0 && run->e->config.gpus)
+    if (step->bytes == 0 && run->e->config.gpus != PKI_GPUS_NONE)
         pki_barrier_arrive(peer, run->begun.number, step->index);
     msg.flags = PKI_MSG_FLAG_COLL;
     msg.index = step->index;
@@ -147,8 +147,8 @@ static bool recv_step(struct pki_inline_run *run, const struct pki_program_step 
 
     if (!recv_message(run, step))
         return false;
-    if (run->begun.number > peer->coll_heard)
-        peer->coll_heard = run->begun.number;
+    if (run->begun.number > peer->heard.coll)
+        peer->heard.coll = run->begun.number;
     run->e->stats.bytes_received += step->bytes;
     return true;
 }
@@ -227,14 +227,14 @@ static bool run_for_a_while(struct pki_inline_run *run)
         do {
             if (look_at_all(run))
                 return true;
-        } while (e->spin && ++polls < pki_tuning.wait.inline_polls);
+        } while (!e->config.shares_cpu && ++polls < pki_tuning.wait.inline_polls);
         put_down(run);
-        e->in_inline = true;
+        e->inlined.running = true;
         pki_engine_unlock(e);
         if (!pki_engine_spins(e))
             sched_yield();
         pki_engine_lock(e);
-        e->in_inline = false;
+        e->inlined.running = false;
         if (run->result != PK_OK || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
             return false;
     } while (++turns < pki_tuning.wait.inline_turns);
@@ -250,12 +250,12 @@ static bool may_be_inline(const struct pki_engine *e, const struct pki_request *
 
 static bool scratch_is_there(struct pki_engine *e, size_t bytes)
 {
-    if (bytes <= e->inline_bytes)
+    if (bytes <= e->inlined.bytes)
         return true;
-    free(e->inline_scratch);
-    e->inline_scratch = aligned_alloc(4096, PKI_INLINE_BYTES);
-    e->inline_bytes = e->inline_scratch == NULL ? 0 : PKI_INLINE_BYTES;
-    return e->inline_scratch != NULL;
+    free(e->inlined.scratch);
+    e->inlined.scratch = aligned_alloc(4096, PKI_INLINE_BYTES);
+    e->inlined.bytes = e->inlined.scratch == NULL ? 0 : PKI_INLINE_BYTES;
+    return e->inlined.scratch != NULL;
 }
 
 static enum pki_inline run_program(struct pki_engine *e, const struct pki_program *program, const struct pki_request *r,
@@ -265,11 +265,11 @@ static enum pki_inline run_program(struct pki_engine *e, const struct pki_progra
     struct pki_inline_run run = { .e = e, .program = program, .request = r, .payloads = payloads };
     bool ended;
 
-    run.begun = (struct pki_begun){ .number = ++e->coll_number };
-    e->seen[e->coll_number % PKI_SEEN_MAX] = (struct pki_coll_seen){ e->coll_number, program->sig, r->count };
+    run.begun = (struct pki_begun){ .number = ++e->colls.number };
+    e->colls.seen[e->colls.number % PKI_SEEN_MAX] = (struct pki_coll_seen){ e->colls.number, program->sig, r->count };
     run.base[PKI_BUF_IN] = (uintptr_t)r->in;
     run.base[PKI_BUF_OUT] = (uintptr_t)r->out;
-    run.base[PKI_BUF_SCRATCH] = (uintptr_t)e->inline_scratch;
+    run.base[PKI_BUF_SCRATCH] = (uintptr_t)e->inlined.scratch;
     if (program->reduces)
         run.before = pki_float_env_enter();
     ended = run_for_a_while(&run);
@@ -302,7 +302,7 @@ enum pki_inline pki_inline_coll(struct pki_engine *e, const struct pki_request *
     if (!may_be_inline(e, r))
         return PKI_INLINE_NOT;
     pki_engine_lock(e);
-    if (!pki_list_empty(&e->tasks) || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK ||
+    if (!pki_list_empty(&e->tasks.all) || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK ||
         pki_plan_take(e, r, &entry) != PK_OK)
         goto out;
     program = pki_program_of(e, entry, r);

@@ -12,7 +12,7 @@
 
 static bool may_be_inline(const struct pki_engine *e, const struct pki_peer *peer, size_t bytes)
 {
-    return e->gpu == NULL && peer->ctrl != NULL && bytes <= peer->eager_max;
+    return e->gpu == NULL && peer->ctrl != NULL && bytes <= peer->eager.max;
 }
 
 static void count(struct pki_engine *e, bool is_send, size_t bytes)
@@ -80,12 +80,13 @@ static enum found recv_turn(struct pki_engine *e, struct pki_peer *peer, void *o
     enum found found;
     int polls = 0;
 
-    if (!pki_list_empty(&e->tasks) || !pki_list_empty(&peer->unexpected_queue) ||
+    if (!pki_list_empty(&e->tasks.all) || !pki_list_empty(&peer->unexpected_queue) ||
         atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
         return FOUND_OTHER;
     do
         found = look(e, peer, out, bytes);
-    while (found == FOUND_NOTHING && ++polls < (e->spin ? pki_tuning.wait.inline_polls : pki_tuning.wait.inline_polls_crowded));
+    while (found == FOUND_NOTHING &&
+           ++polls < (!e->config.shares_cpu ? pki_tuning.wait.inline_polls : pki_tuning.wait.inline_polls_crowded));
     return found;
 }
 
@@ -138,7 +139,7 @@ PKI_HOT bool pki_engine_send_inline(struct pki_engine *e, int to, const void *in
 
     if (!may_be_inline(e, peer, bytes))
         return false;
-    return e->calls_kernel ? send_held(e, peer, in, bytes) : send_now(e, peer, in, bytes);
+    return e->ifaces.call_kernel ? send_held(e, peer, in, bytes) : send_now(e, peer, in, bytes);
 }
 
 PKI_HOT bool pki_engine_recv_inline(struct pki_engine *e, int from, void *out, size_t bytes)
@@ -147,5 +148,5 @@ PKI_HOT bool pki_engine_recv_inline(struct pki_engine *e, int from, void *out, s
 
     if (!may_be_inline(e, peer, bytes))
         return false;
-    return e->calls_kernel ? recv_held(e, peer, out, bytes) : recv_now(e, peer, out, bytes);
+    return e->ifaces.call_kernel ? recv_held(e, peer, out, bytes) : recv_now(e, peer, out, bytes);
 }

@@ -59,7 +59,7 @@ static bool add_step(const struct pki_engine *e, struct pki_program *program, co
             fits = fits && add_operands(program, plan, from, used, step);
     }
     if (from->kind != PKI_STEP_COPY && from->kind != PKI_STEP_REDUCE)
-        fits = fits && bytes <= e->peers[from->peer].eager_coll;
+        fits = fits && bytes <= e->peers[from->peer].eager.coll;
     step->bytes = (uint32_t)bytes;
     step->count = (uint32_t)(bytes / pki_dtype_bytes(program->made_for.dtype));
     for (uint32_t d = 0; d < from->deps; d++)

@@ -33,7 +33,7 @@ static void graph_gone(void *arg)
 
 static struct pki_graph *find(const struct pki_engine *e, uint64_t capture)
 {
-    for (struct pki_list *n = e->graphs.prev; n != &e->graphs; n = n->prev) {
+    for (struct pki_list *n = e->mem.graphs.prev; n != &e->mem.graphs; n = n->prev) {
         struct pki_graph *g = pki_container_of(n, struct pki_graph, node);
 
         if (g->capture == capture && !atomic_load(&g->gone))
@@ -61,9 +61,9 @@ pk_result_t pki_graph_enter(struct pki_engine *e, const struct pki_queue *queue,
         g->capture = capture;
         atomic_init(&g->holders, 2);
         pki_list_init(&g->captured);
-        if (pki_list_empty(&e->graphs))
-            atomic_fetch_add(&e->watched, 1); /* somebody has to notice for a waiting graph that a peer is gone */
-        pki_list_push(&e->graphs, &g->node);
+        if (pki_list_empty(&e->mem.graphs))
+            atomic_fetch_add(&e->service.watched, 1); /* somebody has to notice for a waiting graph that a peer is gone */
+        pki_list_push(&e->mem.graphs, &g->node);
         result = e->gpu->ops->graph_keep(queue, graph_gone, g);
     }
     if (result != PK_OK)
@@ -81,7 +81,7 @@ static void free_captured(struct pki_engine *e, struct captured *c)
     }
     pki_region_drop(e, c->region);
     if (c->held != NULL)
-        pki_list_push(&e->graph_holds, &c->node);
+        pki_list_push(&e->mem.graph_holds, &c->node);
     else
         free(c);
 }
@@ -90,7 +90,7 @@ static void give_holds(struct pki_engine *e)
 {
     struct pki_list *node;
 
-    while ((node = pki_list_pop(&e->graph_holds)) != NULL) {
+    while ((node = pki_list_pop(&e->mem.graph_holds)) != NULL) {
         struct captured *c = pki_container_of(node, struct captured, node);
 
         pki_retained_give(c->held);
@@ -108,8 +108,8 @@ static void end_graph(struct pki_engine *e, struct pki_graph *g)
         if ((g->scratch >> i & 1) != 0)
             pki_graph_scratch_give(e, i);
     pki_list_remove(&g->node);
-    if (pki_list_empty(&e->graphs))
-        atomic_fetch_sub(&e->watched, 1);
+    if (pki_list_empty(&e->mem.graphs))
+        atomic_fetch_sub(&e->service.watched, 1);
     let_go(g);
 }
 
@@ -130,10 +130,10 @@ void pki_graphs_reap(struct pki_engine *e)
     unsigned gone = atomic_load(&gone_graphs);
     struct pki_list *next;
 
-    if (gone == e->graphs_gone)
+    if (gone == e->mem.graphs_gone)
         return;
-    e->graphs_gone = gone;
-    for (struct pki_list *n = e->graphs.next; n != &e->graphs; n = next) {
+    e->mem.graphs_gone = gone;
+    for (struct pki_list *n = e->mem.graphs.next; n != &e->mem.graphs; n = next) {
         struct pki_graph *g = pki_container_of(n, struct pki_graph, node);
 
         next = n->next;
@@ -142,7 +142,7 @@ void pki_graphs_reap(struct pki_engine *e)
         if (g->calls == 0 && is_met(g))
             end_graph(e, g);
         else
-            e->graphs_gone = gone - 1; /* look again */
+            e->mem.graphs_gone = gone - 1; /* look again */
     }
 }
 
@@ -167,18 +167,18 @@ static pk_result_t take_slot(struct pki_peer *peer, uint16_t *taken)
 
 static pk_result_t share_slot(struct pki_peer *peer, uint32_t receive)
 {
-    struct pki_graph_slot *grown = realloc(peer->graph_slots, (receive + 1) * sizeof *grown);
+    struct pki_graph_slot *grown = realloc(peer->graph_slots.at, (receive + 1) * sizeof *grown);
     pk_result_t result = PK_OK;
 
     if (grown == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u signal slots", receive + 1);
-    peer->graph_slots = grown;
-    while (peer->ngraph_slots <= receive && result == PK_OK) {
-        struct pki_graph_slot *shared = &grown[peer->ngraph_slots];
+    peer->graph_slots.at = grown;
+    while (peer->graph_slots.n <= receive && result == PK_OK) {
+        struct pki_graph_slot *shared = &grown[peer->graph_slots.n];
 
         shared->granted = 0;
         result = take_slot(peer, &shared->slot);
-        peer->ngraph_slots += result == PK_OK;
+        peer->graph_slots.n += result == PK_OK;
     }
     return result;
 }
@@ -194,11 +194,11 @@ pk_result_t pki_graph_slot(struct captured *c)
         c->own_slot = result == PK_OK ? slot : -1;
         c->met = 1;
     } else {
-        if (c->index >= peer->ngraph_slots)
+        if (c->index >= peer->graph_slots.n)
             result = share_slot(peer, c->index);
         if (result == PK_OK) {
-            slot = peer->graph_slots[c->index].slot;
-            c->met = ++peer->graph_slots[c->index].granted;
+            slot = peer->graph_slots.at[c->index].slot;
+            c->met = ++peer->graph_slots.at[c->index].granted;
         }
     }
     if (result == PK_OK)
@@ -214,7 +214,7 @@ static pk_result_t make_scratch(struct pki_engine *e, size_t bytes, struct pki_g
     pk_result_t result;
 
     bytes = (bytes + PKI_SCRATCH_STEP - 1) / PKI_SCRATCH_STEP * PKI_SCRATCH_STEP;
-    result = pki_retained_alloc_mappable(e->ordinal, bytes, &ptr); /* to give it back waits for nothing */
+    result = pki_retained_alloc_mappable(e->limits.ordinal, bytes, &ptr); /* to give it back waits for nothing */
     if (result == PK_OK)
         *s = (struct pki_graph_scratch){ .ptr = ptr, .bytes = bytes };
     return result;
@@ -228,11 +228,11 @@ pk_result_t pki_graph_scratch_take(struct pki_engine *e, size_t bytes, int *inde
     pk_result_t result;
 
     for (int i = 0; i < PKI_GRAPH_SCRATCHES; i++) {
-        const struct pki_graph_scratch *s = &e->graph_scratch[i];
+        const struct pki_graph_scratch *s = &e->mem.graph_scratch[i];
 
         if (s->ptr == NULL)
             unused = i;
-        else if (s->bytes >= bytes && (best < 0 || s->bytes < e->graph_scratch[best].bytes))
+        else if (s->bytes >= bytes && (best < 0 || s->bytes < e->mem.graph_scratch[best].bytes))
             best = i;
         longest = s->ptr != NULL && s->bytes > longest ? s->bytes : longest;
     }
@@ -240,19 +240,19 @@ pk_result_t pki_graph_scratch_take(struct pki_engine *e, size_t bytes, int *inde
         return pki_fail(PK_ERR_MEMORY, NULL, "scratch memory of graphs in more than %d lengths", PKI_GRAPH_SCRATCHES);
     if (best < 0) {
         best = unused;
-        result = make_scratch(e, bytes > 2 * longest ? bytes : 2 * longest, &e->graph_scratch[best]);
+        result = make_scratch(e, bytes > 2 * longest ? bytes : 2 * longest, &e->mem.graph_scratch[best]);
         if (result != PK_OK)
             return result;
-        e->idle_scratch++;
+        e->mem.idle_scratch++;
     }
-    e->idle_scratch -= e->graph_scratch[best].users++ == 0;
+    e->mem.idle_scratch -= e->mem.graph_scratch[best].users++ == 0;
     *index = best;
     return PK_OK;
 }
 
 void pki_graph_scratch_give(struct pki_engine *e, int index)
 {
-    e->idle_scratch += --e->graph_scratch[index].users == 0;
+    e->mem.idle_scratch += --e->mem.graph_scratch[index].users == 0;
 }
 
 /* No graph of this rank uses it: all that its peers wrote has come. After a failure nobody knows. */
@@ -264,16 +264,16 @@ static void free_scratch(struct pki_engine *e, struct pki_graph_scratch *s)
         pki_region_withdraw(e, &mem);
     pki_retained_give(s->ptr);
     s->ptr = NULL;
-    e->idle_scratch--;
+    e->mem.idle_scratch--;
 }
 
 void pki_graphs_tidy(struct pki_engine *e)
 {
     pki_graphs_reap(e);
     give_holds(e);
-    for (int i = 0; e->idle_scratch > 0 && i < PKI_GRAPH_SCRATCHES && atomic_load(&e->failed) == PK_OK; i++)
-        if (e->graph_scratch[i].ptr != NULL && e->graph_scratch[i].users == 0)
-            free_scratch(e, &e->graph_scratch[i]);
+    for (int i = 0; e->mem.idle_scratch > 0 && i < PKI_GRAPH_SCRATCHES && atomic_load(&e->failed) == PK_OK; i++)
+        if (e->mem.graph_scratch[i].ptr != NULL && e->mem.graph_scratch[i].users == 0)
+            free_scratch(e, &e->mem.graph_scratch[i]);
 }
 
 /* ---- the end ---- */
@@ -284,7 +284,7 @@ void pki_graphs_wait(struct pki_engine *e)
 
     pki_engine_lock(e);
     pki_graphs_reap(e);
-    waits = atomic_load(&e->failed) != PK_OK && !pki_list_empty(&e->graphs);
+    waits = atomic_load(&e->failed) != PK_OK && !pki_list_empty(&e->mem.graphs);
     pki_engine_unlock(e);
     if (waits)
         e->gpu->ops->graphs_wait(e->gpu);
@@ -294,18 +294,18 @@ void pki_graphs_wait(struct pki_engine *e)
 void pki_graphs_close(struct pki_engine *e)
 {
     pki_graphs_reap(e);
-    if (e->turn != NULL && pki_list_empty(&e->graphs))
-        e->gpu->ops->replay_lock_close(e->gpu, e->turn);
-    while (!pki_list_empty(&e->graphs))
-        end_graph(e, pki_container_of(e->graphs.next, struct pki_graph, node));
+    if (e->mem.graph_turn != NULL && pki_list_empty(&e->mem.graphs))
+        e->gpu->ops->replay_lock_close(e->gpu, e->mem.graph_turn);
+    while (!pki_list_empty(&e->mem.graphs))
+        end_graph(e, pki_container_of(e->mem.graphs.next, struct pki_graph, node));
 }
 
 void pki_graphs_free(struct pki_engine *e)
 {
     give_holds(e);
     for (int i = 0; i < PKI_GRAPH_SCRATCHES; i++)
-        if (e->graph_scratch[i].ptr != NULL)
-            pki_retained_give(e->graph_scratch[i].ptr);
+        if (e->mem.graph_scratch[i].ptr != NULL)
+            pki_retained_give(e->mem.graph_scratch[i].ptr);
     if (e->fused.replay_inbox != NULL)
         pki_retained_give(e->fused.replay_inbox);
 }

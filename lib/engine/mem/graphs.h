@@ -7,10 +7,10 @@
 
 /* A graph that has operations of this engine. */
 struct pki_graph {
-    struct pki_list node;     /* engine->graphs */
+    struct pki_list node;     /* engine->mem.graphs */
     uint64_t capture;         /* the driver's number of it */
     struct pki_list captured; /* its transfers */
-    uint32_t scratch;         /* bit i: it uses engine->graph_scratch[i] */
+    uint32_t scratch;         /* bit i: it uses engine->mem.graph_scratch[i] */
     void *replay_lock_stream, *turn; /* where its last collective was, and what ended that one's turn; NULL: there was none */
     int calls;                /* that capture into it now */
     atomic_bool gone;         /* it has been destroyed, and all that was made of it */

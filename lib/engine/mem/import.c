@@ -41,38 +41,38 @@ static void retire(struct pki_engine *e, struct pki_peer *peer, struct pki_impor
         path->iface->transport->unmap(path, &import->exported, import->remote);
     if (r != NULL) { /* else it stays mapped until the process ends: memory is short anyhow */
         *r = (struct retired){ .path = path, .exported = import->exported, .remote = import->remote };
-        pki_list_push(&e->mappings.retired, &r->node);
-        e->mappings.nretired++;
-        e->mappings.nretired_vmm += r->exported.kind == PKI_EXPORT_VMM;
-        e->mappings.retired_bytes += r->exported.bytes;
+        pki_list_push(&e->mem.mappings.retired, &r->node);
+        e->mem.mappings.nretired++;
+        e->mem.mappings.nretired_vmm += r->exported.kind == PKI_EXPORT_VMM;
+        e->mem.mappings.retired_bytes += r->exported.bytes;
     }
     *import = (struct pki_import){ .id = 0 };
 }
 
 bool pki_streams_are_idle(const struct pki_engine *e)
 {
-    return pki_list_empty(&e->graphs) && !pki_streams_wait();
+    return pki_list_empty(&e->mem.graphs) && !pki_streams_wait();
 }
 
 bool pki_streams_hold_idle(const struct pki_engine *e)
 {
-    return pki_list_empty(&e->graphs) && pki_streams_hold();
+    return pki_list_empty(&e->mem.graphs) && pki_streams_hold();
 }
 
 static void close_one(struct pki_engine *e, struct retired *r)
 {
     pki_list_remove(&r->node);
-    e->mappings.nretired--;
-    e->mappings.nretired_vmm -= r->exported.kind == PKI_EXPORT_VMM;
-    e->mappings.retired_bytes -= r->exported.bytes;
+    e->mem.mappings.nretired--;
+    e->mem.mappings.nretired_vmm -= r->exported.kind == PKI_EXPORT_VMM;
+    e->mem.mappings.retired_bytes -= r->exported.bytes;
     r->path->iface->transport->unmap(r->path, &r->exported, r->remote);
     free(r);
 }
 
 void pki_region_close_retired(struct pki_engine *e)
 {
-    while (!pki_list_empty(&e->mappings.retired))
-        close_one(e, pki_container_of(e->mappings.retired.next, struct retired, node));
+    while (!pki_list_empty(&e->mem.mappings.retired))
+        close_one(e, pki_container_of(e->mem.mappings.retired.next, struct retired, node));
 }
 
 /* To unmap VMM memory waits for nothing. */
@@ -80,7 +80,8 @@ static void close_vmm(struct pki_engine *e)
 {
     struct pki_list *next;
 
-    for (struct pki_list *n = e->mappings.retired.next; e->mappings.nretired_vmm > 0 && n != &e->mappings.retired; n = next) {
+    for (struct pki_list *n = e->mem.mappings.retired.next; e->mem.mappings.nretired_vmm > 0 && n != &e->mem.mappings.retired;
+         n = next) {
         struct retired *r = pki_container_of(n, struct retired, node);
 
         next = n->next;
@@ -150,7 +151,7 @@ static pk_result_t arrived(struct pki_engine *e, struct pki_peer *peer, uint32_t
     }
     outlive(peer, exported);
     *entry = import;
-    e->mappings.described = true;
+    e->mem.mappings.described = true;
     return PK_OK;
 }
 
@@ -203,7 +204,7 @@ static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_i
         result = path->iface->transport->map(path, &import->exported, &import->remote);
     }
     if (result == PK_IN_PROGRESS)
-        e->mappings.blocked = true;
+        e->mem.mappings.blocked = true;
     if (result != PK_OK)
         return result;
     pki_export_release(&import->exported);
@@ -215,15 +216,16 @@ static pk_result_t map(struct pki_engine *e, struct pki_peer *peer, struct pki_i
  * program's own kernels, one of which may wait for a transfer that the caller is about to start. */
 static void close_old(struct pki_engine *e)
 {
-    bool many = e->mappings.nretired >= pki_tuning.p2p.retired || e->mappings.retired_bytes >= pki_tuning.p2p.retired_bytes;
+    bool many =
+        e->mem.mappings.nretired >= pki_tuning.p2p.retired || e->mem.mappings.retired_bytes >= pki_tuning.p2p.retired_bytes;
 
     close_vmm(e);
-    if ((!many && !e->mappings.blocked) || !pki_list_empty(&e->tasks) || !pki_streams_hold_idle(e))
+    if ((!many && !e->mem.mappings.blocked) || !pki_list_empty(&e->tasks.all) || !pki_streams_hold_idle(e))
         return;
     pki_region_close_retired(e);
-    if (e->mappings.blocked)
+    if (e->mem.mappings.blocked)
         e->gpu->ops->drop_stale_mappings(e->gpu);
-    e->mappings.blocked = false;
+    e->mem.mappings.blocked = false;
     pki_streams_release();
 }
 
@@ -233,7 +235,7 @@ static void map_described(struct pki_engine *e)
 {
     const pk_error_info_t kept = *pki_error_get();
 
-    e->mappings.described = false;
+    e->mem.mappings.described = false;
     for (int p = 0; p < e->config.size; p++)
         for (uint32_t i = 0; i < e->peers[p].regions.nimports; i++) {
             struct pki_import *import = &e->peers[p].regions.imports[i];
@@ -243,7 +245,7 @@ static void map_described(struct pki_engine *e)
             if (import->id == 0 || import->mapped || import->outlived || import->exported.kind == PKI_EXPORT_MEMFD || path == NULL)
                 continue;
             if (import->pieces_here < import->exported.pieces) {
-                e->mappings.described = true;
+                e->mem.mappings.described = true;
                 continue;
             }
             result = map(e, &e->peers[p], import);
@@ -258,7 +260,7 @@ static void map_described(struct pki_engine *e)
 void pki_region_tidy(struct pki_engine *e)
 {
     close_old(e);
-    if (e->mappings.described)
+    if (e->mem.mappings.described)
         map_described(e);
 }
 

@@ -23,16 +23,16 @@ void pki_export_release(struct pki_export *x)
 
 static uint32_t *bucket_of(struct pki_engine *e, uintptr_t base)
 {
-    return &e->regions.buckets[(base * 0x9e3779b97f4a7c15ull) >> 56];
+    return &e->mem.regions.buckets[(base * 0x9e3779b97f4a7c15ull) >> 56];
 }
 
 static struct pki_region *find(struct pki_engine *e, const struct pki_mem *mem)
 {
-    for (uint32_t i = *bucket_of(e, mem->base); i != 0; i = e->regions.at[i - 1].next) {
-        const struct pki_mem *known = &e->regions.at[i - 1].mem;
+    for (uint32_t i = *bucket_of(e, mem->base); i != 0; i = e->mem.regions.at[i - 1].next) {
+        const struct pki_mem *known = &e->mem.regions.at[i - 1].mem;
 
         if (known->base == mem->base && known->bytes == mem->bytes && known->buffer_id == mem->buffer_id)
-            return &e->regions.at[i - 1];
+            return &e->mem.regions.at[i - 1];
     }
     return NULL;
 }
@@ -41,7 +41,7 @@ static struct pki_region *by_id(struct pki_engine *e, uint32_t id)
 {
     uint32_t index = pki_region_index(id);
 
-    return index < e->regions.n && e->regions.at[index].id == id ? &e->regions.at[index] : NULL;
+    return index < e->mem.regions.n && e->mem.regions.at[index].id == id ? &e->mem.regions.at[index] : NULL;
 }
 
 void pki_region_hold(struct pki_engine *e, uint32_t id)
@@ -66,7 +66,7 @@ static void forget(struct pki_engine *e, struct pki_region *region)
     uint32_t *link = bucket_of(e, region->mem.base);
 
     while (*link != pki_region_index(region->id) + 1)
-        link = &e->regions.at[*link - 1].next;
+        link = &e->mem.regions.at[*link - 1].next;
     *link = region->next;
     for (int i = 0; i < e->config.size; i++)
         if (e->peers[i].side_fd >= 0 && pki_region_index(region->id) < e->peers[i].regions.reported_cap &&
@@ -105,8 +105,8 @@ static bool is_dead(struct pki_engine *e, const struct pki_region *region)
 /* Memory that was freed stays with whoever has it mapped: look at a few regions each time, so that all are looked at in turn. */
 static void look_for_dead(struct pki_engine *e)
 {
-    for (int n = 0; n < pki_tuning.p2p.dead_regions && e->regions.n > 0; n++) {
-        struct pki_region *region = &e->regions.at[e->regions.looked++ % e->regions.n];
+    for (int n = 0; n < pki_tuning.p2p.dead_regions && e->mem.regions.n > 0; n++) {
+        struct pki_region *region = &e->mem.regions.at[e->mem.regions.looked++ % e->mem.regions.n];
 
         if (may_go(e, region) && is_dead(e, region))
             forget(e, region);
@@ -118,12 +118,12 @@ static struct pki_region *spare(struct pki_engine *e)
 {
     struct pki_region *oldest = NULL;
 
-    for (uint32_t i = 0; i < e->regions.n; i++) {
-        struct pki_region *region = &e->regions.at[i];
+    for (uint32_t i = 0; i < e->mem.regions.n; i++) {
+        struct pki_region *region = &e->mem.regions.at[i];
 
         if (region->used == 0)
             return region;
-        if (e->regions.n >= pki_tuning.p2p.regions && may_go(e, region) && (oldest == NULL || region->used < oldest->used))
+        if (e->mem.regions.n >= pki_tuning.p2p.regions && may_go(e, region) && (oldest == NULL || region->used < oldest->used))
             oldest = region;
     }
     if (oldest != NULL)
@@ -133,24 +133,24 @@ static struct pki_region *spare(struct pki_engine *e)
 
 static pk_result_t new_entry(struct pki_engine *e, struct pki_region **out)
 {
-    *out = e->regions.holes || e->regions.n >= pki_tuning.p2p.regions ? spare(e) : NULL;
+    *out = e->mem.regions.holes || e->mem.regions.n >= pki_tuning.p2p.regions ? spare(e) : NULL;
     if (*out != NULL)
         return PK_OK;
-    e->regions.holes = false;
-    if (e->regions.n == PKI_REGIONS_MAX)
+    e->mem.regions.holes = false;
+    if (e->mem.regions.n == PKI_REGIONS_MAX)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "more than %u allocations in use at a time", PKI_REGIONS_MAX);
-    if (e->regions.n == e->regions.cap) {
-        uint32_t cap = e->regions.cap == 0 ? 16 : 2 * e->regions.cap;
-        struct pki_region *grown = realloc(e->regions.at, cap * sizeof *grown);
+    if (e->mem.regions.n == e->mem.regions.cap) {
+        uint32_t cap = e->mem.regions.cap == 0 ? 16 : 2 * e->mem.regions.cap;
+        struct pki_region *grown = realloc(e->mem.regions.at, cap * sizeof *grown);
 
         if (grown == NULL)
             return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u regions", cap);
-        e->regions.at = grown;
-        e->regions.cap = cap;
+        e->mem.regions.at = grown;
+        e->mem.regions.cap = cap;
     }
-    *out = &e->regions.at[e->regions.n];
-    **out = (struct pki_region){ .id = e->regions.n + 1 };
-    e->regions.n++;
+    *out = &e->mem.regions.at[e->mem.regions.n];
+    **out = (struct pki_region){ .id = e->mem.regions.n + 1 };
+    e->mem.regions.n++;
     return PK_OK;
 }
 
@@ -165,7 +165,7 @@ static pk_result_t add(struct pki_engine *e, struct pki_iface *iface, const stru
     result = new_entry(e, &region);
     if (result != PK_OK)
         return result;
-    e->regions.holes = true; /* until the entry is filled */
+    e->mem.regions.holes = true; /* until the entry is filled */
     result = iface->transport->reg(iface, mem, &exported);
     if (result != PK_OK)
         return result;
@@ -223,7 +223,7 @@ static pk_result_t tell(struct pki_engine *e, struct pki_peer *peer, struct pki_
         if (result != PK_OK)
             return result;
     }
-    region->used = ++e->regions.clock;
+    region->used = ++e->mem.regions.clock;
     if (pki_region_index(region->id) >= peer->regions.reported_cap ||
         peer->regions.reported[pki_region_index(region->id)] != region->id) {
         result = describe(e, peer, region);
@@ -251,7 +251,7 @@ void pki_region_withdraw(struct pki_engine *e, const struct pki_mem *mem)
     if (region == NULL)
         return;
     forget(e, region);
-    e->regions.holes = true;
+    e->mem.regions.holes = true;
 }
 
 pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
@@ -329,13 +329,13 @@ void pki_region_close_all(struct pki_engine *e)
     pki_region_close_retired(e);
     for (int i = 0; i < e->config.size; i++)
         pki_region_close_imports(&e->peers[i]);
-    for (uint32_t i = 0; i < e->regions.n; i++) {
-        if (e->regions.at[i].used != 0)
-            pki_export_release(&e->regions.at[i].exported);
+    for (uint32_t i = 0; i < e->mem.regions.n; i++) {
+        if (e->mem.regions.at[i].used != 0)
+            pki_export_release(&e->mem.regions.at[i].exported);
     }
-    free(e->regions.at);
-    e->regions.at = NULL;
-    e->regions.n = 0;
+    free(e->mem.regions.at);
+    e->mem.regions.at = NULL;
+    e->mem.regions.n = 0;
 }
 
 /* ---- registrations ---- */
@@ -355,7 +355,7 @@ pk_result_t pki_engine_register(struct pki_engine *e, void *ptr, size_t bytes)
     if (result == PK_OK && r->mem.kind == PKI_MEM_DEVICE && !r->mem.shareable)
         result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "this device memory cannot be shared between processes");
     if (result == PK_OK)
-        pki_list_push(&e->registrations, &r->node);
+        pki_list_push(&e->mem.registrations, &r->node);
     else
         free(r);
     pki_engine_unlock(e);
@@ -367,7 +367,7 @@ pk_result_t pki_engine_deregister(struct pki_engine *e, void *ptr, size_t bytes)
     struct pki_registration *found = NULL;
 
     pki_engine_lock(e);
-    for (struct pki_list *n = e->registrations.next; n != &e->registrations && found == NULL; n = n->next) {
+    for (struct pki_list *n = e->mem.registrations.next; n != &e->mem.registrations && found == NULL; n = n->next) {
         struct pki_registration *r = pki_container_of(n, struct pki_registration, node);
 
         if (r->ptr == ptr && r->bytes == bytes)

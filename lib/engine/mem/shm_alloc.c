@@ -20,12 +20,12 @@
 /* First of those that begin behind `at`. */
 static uint32_t behind(const struct pki_engine *e, uintptr_t at)
 {
-    uint32_t low = 0, high = e->shm_allocs.n;
+    uint32_t low = 0, high = e->mem.shm_allocs.n;
 
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
 
-        if (e->shm_allocs.at[middle].base <= at)
+        if (e->mem.shm_allocs.at[middle].base <= at)
             low = middle + 1;
         else
             high = middle;
@@ -37,7 +37,7 @@ static struct pki_shm_alloc *find(struct pki_engine *e, const void *addr, size_t
 {
     uintptr_t at = (uintptr_t)addr;
     uint32_t i = behind(e, at);
-    struct pki_shm_alloc *s = i > 0 ? &e->shm_allocs.at[i - 1] : NULL;
+    struct pki_shm_alloc *s = i > 0 ? &e->mem.shm_allocs.at[i - 1] : NULL;
 
     return s != NULL && at - s->base < s->bytes && bytes <= s->bytes - (at - s->base) ? s : NULL;
 }
@@ -63,23 +63,23 @@ pk_result_t pki_shm_alloc_describe(struct pki_xfer *xfer, struct pki_msg *msg)
     if (result != PK_OK)
         return result;
     msg->offset = (uintptr_t)xfer->addr - s->base;
-    if (xfer->region == 0)
-        pki_region_hold(e, xfer->region = msg->region);
+    if (xfer->there.region == 0)
+        pki_region_hold(e, xfer->there.region = msg->region);
     return PK_OK;
 }
 
 static pk_result_t make_room(struct pki_engine *e)
 {
-    uint32_t cap = e->shm_allocs.cap == 0 ? 16 : 2 * e->shm_allocs.cap;
+    uint32_t cap = e->mem.shm_allocs.cap == 0 ? 16 : 2 * e->mem.shm_allocs.cap;
     struct pki_shm_alloc *grown;
 
-    if (e->shm_allocs.n < e->shm_allocs.cap)
+    if (e->mem.shm_allocs.n < e->mem.shm_allocs.cap)
         return PK_OK;
-    grown = realloc(e->shm_allocs.at, cap * sizeof *grown);
+    grown = realloc(e->mem.shm_allocs.at, cap * sizeof *grown);
     if (grown == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u pieces of shareable memory", cap);
-    e->shm_allocs.at = grown;
-    e->shm_allocs.cap = cap;
+    e->mem.shm_allocs.at = grown;
+    e->mem.shm_allocs.cap = cap;
     return PK_OK;
 }
 
@@ -87,9 +87,9 @@ static void insert(struct pki_engine *e, struct pki_shm_alloc s)
 {
     uint32_t i = behind(e, s.base);
 
-    memmove(&e->shm_allocs.at[i + 1], &e->shm_allocs.at[i], (e->shm_allocs.n - i) * sizeof s);
-    e->shm_allocs.at[i] = s;
-    e->shm_allocs.n++;
+    memmove(&e->mem.shm_allocs.at[i + 1], &e->mem.shm_allocs.at[i], (e->mem.shm_allocs.n - i) * sizeof s);
+    e->mem.shm_allocs.at[i] = s;
+    e->mem.shm_allocs.n++;
 }
 
 /* Where memfds are denied no rank maps this one's memory. */
@@ -187,8 +187,8 @@ pk_result_t pki_engine_mem_free(struct pki_engine *e, void *ptr)
         result = pki_fail(PK_ERR_ARG, NULL, "%p is not memory of pk_mem_alloc of this communicator", ptr);
     } else {
         release(e, s);
-        e->shm_allocs.n--;
-        memmove(s, s + 1, (size_t)(&e->shm_allocs.at[e->shm_allocs.n] - s) * sizeof *s);
+        e->mem.shm_allocs.n--;
+        memmove(s, s + 1, (size_t)(&e->mem.shm_allocs.at[e->mem.shm_allocs.n] - s) * sizeof *s);
     }
     pki_engine_unlock(e);
     return result;
@@ -196,9 +196,9 @@ pk_result_t pki_engine_mem_free(struct pki_engine *e, void *ptr)
 
 void pki_shm_alloc_close_all(struct pki_engine *e)
 {
-    for (uint32_t i = 0; i < e->shm_allocs.n; i++)
-        release(e, &e->shm_allocs.at[i]);
-    free(e->shm_allocs.at);
-    e->shm_allocs.at = NULL;
-    e->shm_allocs.n = 0;
+    for (uint32_t i = 0; i < e->mem.shm_allocs.n; i++)
+        release(e, &e->mem.shm_allocs.at[i]);
+    free(e->mem.shm_allocs.at);
+    e->mem.shm_allocs.at = NULL;
+    e->mem.shm_allocs.n = 0;
 }

@@ -72,14 +72,14 @@ static pk_result_t make(struct pki_engine *e, const struct plan_key *key, struct
         return result;
     }
     pki_list_init(&entry->node);
-    e->nplans++;
+    e->plans.n++;
     *out = entry;
     return PK_OK;
 }
 
 static void forget_the_oldest(struct pki_engine *e)
 {
-    for (struct pki_list *n = e->plans.prev; n != &e->plans && e->nplans > PKI_PLANS_MAX;) {
+    for (struct pki_list *n = e->plans.all.prev; n != &e->plans.all && e->plans.n > PKI_PLANS_MAX;) {
         struct pki_plan_entry *entry = pki_container_of(n, struct pki_plan_entry, node);
 
         n = n->prev;
@@ -87,10 +87,10 @@ static void forget_the_oldest(struct pki_engine *e)
             continue;
         pki_list_remove(&entry->node);
         entry_free(entry);
-        e->nplans--;
+        e->plans.n--;
         for (int i = 0; i < PKI_PLANS_RECENT; i++)
-            if (e->recent_plans[i] == entry)
-                e->recent_plans[i] = NULL;
+            if (e->plans.recent[i] == entry)
+                e->plans.recent[i] = NULL;
     }
 }
 
@@ -102,7 +102,7 @@ static bool is_of(const struct pki_plan_entry *entry, const struct plan_key *key
 pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, struct pki_plan_entry **out)
 {
     struct plan_key key = key_of(e, r);
-    struct pki_plan_entry **recent = &e->recent_plans[(unsigned)key.root % PKI_PLANS_RECENT];
+    struct pki_plan_entry **recent = &e->plans.recent[(unsigned)key.root % PKI_PLANS_RECENT];
     struct pki_plan_entry *found = NULL;
     unsigned polls = 0;
     pk_result_t result;
@@ -112,7 +112,7 @@ pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, str
         *out = *recent;
         return PK_OK;
     }
-    for (struct pki_list *n = e->plans.next; n != &e->plans && found == NULL; n = n->next) {
+    for (struct pki_list *n = e->plans.all.next; n != &e->plans.all && found == NULL; n = n->next) {
         struct pki_plan_entry *entry = pki_container_of(n, struct pki_plan_entry, node);
 
         polls++;
@@ -128,9 +128,9 @@ pk_result_t pki_plan_take(struct pki_engine *e, const struct pki_request *r, str
     found->users++;
     if (polls > PKI_PLANS_NEAR_FRONT) {
         pki_list_remove(&found->node);
-        pki_list_push(e->plans.next, &found->node); /* before the first: in front */
+        pki_list_push(e->plans.all.next, &found->node); /* before the first: in front */
     }
-    if (e->nplans > PKI_PLANS_MAX)
+    if (e->plans.n > PKI_PLANS_MAX)
         forget_the_oldest(e);
     *recent = found;
     *out = found;
@@ -147,7 +147,7 @@ void pki_plans_close(struct pki_engine *e)
 {
     struct pki_list *node;
 
-    while ((node = pki_list_pop(&e->plans)) != NULL)
+    while ((node = pki_list_pop(&e->plans.all)) != NULL)
         entry_free(pki_container_of(node, struct pki_plan_entry, node));
-    e->nplans = 0;
+    e->plans.n = 0;
 }

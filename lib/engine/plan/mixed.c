@@ -30,14 +30,13 @@ void pki_mixed_choose(struct pki_task *task, const enum pki_mem_kind kinds[2], c
     task->mixed.user_in = r->in;
     task->mixed.user_out = r->out;
     task->mixed.word = -1;
-    task->mixed.active = true;
 }
 
 size_t pki_mixed_bytes(const struct pki_task *task)
 {
     const struct pki_mixed *m = &task->mixed;
 
-    return !m->active ? 0 : (m->staging_in ? rounded(m->in_bytes) : 0) + (m->staging_out ? rounded(m->out_bytes) : 0);
+    return (m->staging_in ? rounded(m->in_bytes) : 0) + (m->staging_out ? rounded(m->out_bytes) : 0);
 }
 
 /* One more piece of a copy when the last one has ended. True: all of it has. */
@@ -77,9 +76,9 @@ bool pki_mixed_before(struct pki_task *task, size_t scratch_at)
     struct pki_mixed *m = &task->mixed;
     char *staging_copy;
 
-    if (!m->active)
+    if (!pki_task_is_mixed(task))
         return true;
-    staging_copy = task->scratch + scratch_at;
+    staging_copy = task->run.scratch + scratch_at;
     if (m->staging_out)
         task->request.out = staging_copy + (m->staging_in ? rounded(m->in_bytes) : 0);
     if (!m->staging_in)
@@ -113,7 +112,7 @@ bool pki_mixed_after(struct pki_task *task)
     struct pki_mixed *m = &task->mixed;
     size_t first, bytes;
 
-    if (!m->active || !m->staging_out)
+    if (!m->staging_out)
         return true;
     while (out_block(task, m->block, &first, &bytes)) {
         if (!copy_all(task, (char *)m->user_out + first, (const char *)task->request.out + first, bytes, false))

@@ -20,7 +20,7 @@ bool pki_task_is_to_self(const struct pki_task *task);
 pk_result_t pki_task_check_policy(struct pki_task *task); /* may the GPU do it, and may a kernel, if it needs one? */
 /* Does it copy or reduce inside the gpu? The library's own queue does that. */
 bool pki_task_needs_kernel(const struct pki_task *task);
-/* How far a collective has come that began without a task; a bit a step. Its scratch is engine->inline_scratch. */
+/* How far a collective has come that began without a task; a bit a step. Its scratch is engine->inlined.scratch. */
 struct pki_begun {
     uint64_t number;
     uint64_t done; /* complete */
@@ -50,7 +50,7 @@ size_t pki_scratch_bytes(const struct pki_task *task);
 /* PK_IN_PROGRESS: so many collectives are at work that this one has to wait for one of them. */
 pk_result_t pki_scratch_take(struct pki_task *task);
 void pki_scratch_give(struct pki_task *task);
-void pki_scratch_take_inline(struct pki_task *task); /* the task's and engine->inline_scratch change places */
+void pki_scratch_take_inline(struct pki_task *task); /* the task's and engine->inlined.scratch change places */
 void pki_scratch_close(struct pki_engine *engine); /* what could not be freed before */
 
 /* run.c */

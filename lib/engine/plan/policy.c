@@ -31,15 +31,16 @@ pk_result_t pki_task_check_policy(struct pki_task *task)
         struct pki_device *device = task->kind == PKI_MEM_DEVICE ? e->gpu : e->host;
 
         if (!device->ops->reduces(device, r->dtype, r->op))
-            return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s of %s with reduction %u: not on a GPU in this version", task->name,
-                            pk_dtype_name(r->dtype), (unsigned)r->op);
+            return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s of %s with reduction %u: not on a GPU in this version",
+                            pki_task_name(task), pk_dtype_name(r->dtype), (unsigned)r->op);
     }
     if (task->kind != PKI_MEM_DEVICE || e->config.sm_policy != PK_SM_NONE)
         return PK_OK;
     if (!pki_task_needs_kernel(task))
         return PK_OK;
     if (r->what != PKI_DO_COLL)
-        return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s to the own rank copies inside the gpu, which runs as a kernel", task->name);
+        return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s to the own rank copies inside the gpu, which runs as a kernel",
+                        pki_task_name(task));
     return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s %s by algorithm %s copies or reduces inside the gpu, which runs as a kernel",
-                    task->name, r->in_place ? "in place" : "out of place", r->algorithm->name);
+                    pki_task_name(task), r->in_place ? "in place" : "out of place", r->algorithm->name);
 }

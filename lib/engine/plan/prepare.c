@@ -13,7 +13,7 @@ char *pki_plan_block(const struct pki_task *task, struct pki_ref ref, size_t *by
     pki_layout_block(&task->request.layout, task->plan, ref, &first, &count);
     *bytes = count * size;
     if (ref.buffer == PKI_BUF_SCRATCH)
-        base = (uintptr_t)task->scratch + ref.index * task->scratch_stride;
+        base = (uintptr_t)task->run.scratch + ref.index * task->run.scratch_stride;
     else if (ref.buffer == PKI_BUF_OUT)
         base = (uintptr_t)task->request.out;
     return (char *)(base + first * size);
@@ -59,22 +59,20 @@ pk_result_t pki_plan_prepare(struct pki_task *task)
 
     if (result != PK_OK)
         return result;
-    task->entry = entry;
+    task->run.entry = entry;
     task->plan = entry->plan;
-    task->dependents = entry->dependents;
-    task->dependents_first = entry->dependents_first;
-    task->remaining = task->plan->nsteps;
-    task->steps = calloc((size_t)task->plan->nsteps + 1, sizeof *task->steps + sizeof *task->ready_steps);
-    task->ready_steps = (uint32_t *)(void *)(task->steps + task->plan->nsteps + 1);
-    if (task->steps == NULL)
+    task->run.remaining = task->plan->nsteps;
+    task->run.steps = calloc((size_t)task->plan->nsteps + 1, sizeof *task->run.steps + sizeof *task->run.ready_steps);
+    task->run.ready_steps = (uint32_t *)(void *)(task->run.steps + task->plan->nsteps + 1);
+    if (task->run.steps == NULL)
         result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u steps", task->plan->nsteps);
     if (result != PK_OK) {
         pki_plan_release(task);
         return result;
     }
-    task->scratch_stride = scratch_stride(entry, &task->request);
+    task->run.scratch_stride = scratch_stride(entry, &task->request);
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
-        task->steps[i].bytes = step_bytes(task, &task->plan->steps[i]);
+        task->run.steps[i].bytes = step_bytes(task, &task->plan->steps[i]);
     return PK_OK;
 }
 
@@ -83,11 +81,11 @@ void pki_plan_release(struct pki_task *task)
     if (task->plan == NULL)
         return;
     pki_scratch_give(task);
-    free(task->steps);
-    task->steps = NULL;
-    task->ready_steps = NULL;
-    pki_plan_give(task->engine, task->entry);
-    task->entry = NULL;
+    free(task->run.steps);
+    task->run.steps = NULL;
+    task->run.ready_steps = NULL;
+    pki_plan_give(task->engine, task->run.entry);
+    task->run.entry = NULL;
     task->plan = NULL;
 }
 
@@ -97,8 +95,8 @@ void pki_plan_abandon(struct pki_task *task)
         task->executor->stop(task);
     pki_scratch_give(task);
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
-        if (task->steps[i].xfer != NULL)
-            pki_xfer_free(task->steps[i].xfer);
-        task->steps[i].xfer = NULL;
+        if (task->run.steps[i].xfer != NULL)
+            pki_xfer_free(task->run.steps[i].xfer);
+        task->run.steps[i].xfer = NULL;
     }
 }

@@ -14,7 +14,7 @@ static bool goes_by_bounce(const struct pki_task *task, const struct pki_step *s
     struct pki_engine *e = task->engine;
     bool moves = step->kind == PKI_STEP_SEND || step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE;
 
-    return moves ? pki_bounce_receives(e, &e->peers[step->peer]) : e->in.memory != NULL;
+    return moves ? pki_bounce_receives(e, &e->peers[step->peer]) : e->proto.in.memory != NULL;
 }
 
 /* Both ends of a transfer have the same. */
@@ -33,13 +33,13 @@ static size_t chunk_bytes(const struct pki_task *task, const struct pki_step *st
 static size_t available(const struct pki_task *task, uint32_t i, bool *all)
 {
     const struct pki_step *step = &task->plan->steps[i];
-    size_t bytes = task->steps[i].bytes, least = bytes;
+    size_t bytes = task->run.steps[i].bytes, least = bytes;
 
     *all = true;
     for (uint32_t d = 0; d < step->deps; d++) {
-        const struct pki_step_state *dep = &task->steps[task->plan->deps[step->first_dep + d]];
+        const struct pki_step_state *dep = &task->run.steps[task->plan->deps[step->first_dep + d]];
 
-        if (dep->complete)
+        if (dep->progress == PKI_STEP_COMPLETE)
             continue;
         *all = false;
         if (dep->done < least)
@@ -61,7 +61,7 @@ static const struct pki_xfer_user step_user = { .progressed = progressed, .combi
 struct pki_xfer *pki_plan_xfer(struct pki_task *task, uint32_t i)
 {
     const struct pki_step *step = &task->plan->steps[i];
-    struct pki_step_state *state = &task->steps[i];
+    struct pki_step_state *state = &task->run.steps[i];
     bool is_send = step->kind == PKI_STEP_SEND;
     struct pki_ref ref = is_send ? step->src : step->kind == PKI_STEP_RECV_REDUCE ? step->landing : step->dst;
     struct pki_xfer *xfer = pki_xfer_new(task->engine, step->peer, is_send);
@@ -74,28 +74,29 @@ struct pki_xfer *pki_plan_xfer(struct pki_task *task, uint32_t i)
     xfer->addr = pki_plan_block(task, ref, &bytes);
     xfer->bytes = state->bytes;
     xfer->chunk = chunk_bytes(task, step);
-    xfer->task = task;
-    xfer->user = &step_user;
-    xfer->step = i;
+    xfer->user.task = task;
+    xfer->user.calls = &step_user;
+    xfer->user.step = i;
     xfer->kind = task->kind;
-    xfer->combines = step->kind == PKI_STEP_RECV_REDUCE && task->kind == PKI_MEM_HOST;
-    xfer->flags = PKI_MSG_FLAG_COLL;
-    xfer->index = (uint16_t)step->pair_index;
-    xfer->op = task->number;
-    xfer->sig = task->sig;
+    xfer->coop.combines = step->kind == PKI_STEP_RECV_REDUCE && task->kind == PKI_MEM_HOST;
+    xfer->id.flags = PKI_MSG_FLAG_COLL;
+    xfer->id.index = (uint16_t)step->pair_index;
+    xfer->id.op = task->number;
+    xfer->id.sig = task->sig;
     pki_xfer_enter(xfer, PKI_XFER_SAY);
     state->xfer = xfer;
-    state->started = true;
+    state->progress = PKI_STEP_BEGUN;
     return xfer;
 }
 
 static void look_at_send(struct pki_task *task, uint32_t i, size_t avail, bool all)
 {
-    struct pki_step_state *state = &task->steps[i];
+    struct pki_step_state *state = &task->run.steps[i];
+    const struct pki_peer *peer = &task->engine->peers[task->plan->steps[i].peer];
 
-    if (!all && (avail == 0 || state->bytes <= task->engine->peers[task->plan->steps[i].peer].eager_coll)) /* a short one goes in the control channel, whole */
+    if (!all && (avail == 0 || state->bytes <= peer->eager.coll)) /* a short one goes in the control channel, whole */
         return;
-    if (!state->started) {
+    if (state->progress == PKI_STEP_WAITS) {
         struct pki_xfer *xfer = pki_plan_xfer(task, i);
 
         if (xfer == NULL)
@@ -116,9 +117,9 @@ static bool granted_before_it_began(const struct pki_task *task, const struct pk
 
 static void look_at_recv(struct pki_task *task, uint32_t i, bool all)
 {
-    struct pki_step_state *state = &task->steps[i];
+    struct pki_step_state *state = &task->run.steps[i];
 
-    if (!state->started && (all || granted_before_it_began(task, &task->plan->steps[i]))) {
+    if (state->progress == PKI_STEP_WAITS && (all || granted_before_it_began(task, &task->plan->steps[i]))) {
         struct pki_xfer *xfer = pki_plan_xfer(task, i);
 
         if (xfer == NULL)
@@ -133,7 +134,7 @@ static void look_at_recv(struct pki_task *task, uint32_t i, bool all)
 static void look_at(struct pki_task *task, uint32_t i)
 {
     const struct pki_step *step = &task->plan->steps[i];
-    struct pki_step_state *state = &task->steps[i];
+    struct pki_step_state *state = &task->run.steps[i];
     bool all;
     size_t avail = available(task, i, &all);
 
@@ -146,7 +147,8 @@ static void look_at(struct pki_task *task, uint32_t i)
         return;
     case PKI_STEP_RECV_REDUCE:
         look_at_recv(task, i, all);
-        if (state->landed > state->done || (all && state->landed == state->bytes && state->xfer == NULL && state->started))
+        if (state->landed > state->done ||
+            (all && state->landed == state->bytes && state->xfer == NULL && state->progress == PKI_STEP_BEGUN))
             pki_plan_look_at_work(task, i, state->landed, all && state->landed == state->bytes);
         return;
     case PKI_STEP_COPY:
@@ -155,7 +157,7 @@ static void look_at(struct pki_task *task, uint32_t i)
         return;
     case PKI_STEP_FUSED:
     case PKI_STEP_SWITCH:
-        task->executor->look(task);
+        task->run.executor->look(task);
         return;
     }
 }
@@ -163,18 +165,18 @@ static void look_at(struct pki_task *task, uint32_t i)
 /* Look at steps until none can move now. A look may finish others at once; `running` keeps that from nesting. */
 static void drain(struct pki_task *task)
 {
-    if (task->running)
+    if (task->run.running)
         return;
-    task->running = true;
-    while (task->nready > 0 && atomic_load_explicit(&task->engine->failed, memory_order_relaxed) == PK_OK) {
-        uint32_t i = task->ready_steps[--task->nready];
+    task->run.running = true;
+    while (task->run.nready > 0 && atomic_load_explicit(&task->engine->failed, memory_order_relaxed) == PK_OK) {
+        uint32_t i = task->run.ready_steps[--task->run.nready];
 
-        task->steps[i].queued = false;
-        if (!task->steps[i].complete && !task->direct) /* else the stream does it */
+        task->run.steps[i].queued = false;
+        if (task->run.steps[i].progress != PKI_STEP_COMPLETE && !pki_task_is_direct(task)) /* else the stream does it */
             look_at(task, i);
     }
-    task->running = false;
-    if (task->remaining == 0 && task->unreported == 0 &&
+    task->run.running = false;
+    if (task->run.remaining == 0 && task->run.unreported == 0 &&
         atomic_load_explicit(&task->engine->failed, memory_order_relaxed) == PK_OK && pki_mixed_after(task))
         pki_task_end(task, PK_OK);
 }
@@ -182,24 +184,24 @@ static void drain(struct pki_task *task)
 void pki_plan_resume(struct pki_task *task, const struct pki_begun *begun)
 {
     struct pki_engine *e = task->engine;
-    pk_result_t result = task->scratch_stride > 0 ? pki_scratch_take(task) : PK_OK;
+    pk_result_t result = task->run.scratch_stride > 0 ? pki_scratch_take(task) : PK_OK;
 
     if (result != PK_OK) {
         pki_engine_poison(e, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result, true);
         return;
     }
-    if (task->scratch_stride > 0)
+    if (task->run.scratch_stride > 0)
         pki_scratch_take_inline(task);
     for (uint32_t i = task->plan->nsteps; i-- > 0;) {
-        struct pki_step_state *state = &task->steps[i];
+        struct pki_step_state *state = &task->run.steps[i];
 
         if ((begun->done >> i & 1) == 0) {
             pki_plan_queue(task, i);
             continue;
         }
-        state->started = state->complete = true;
+        state->progress = PKI_STEP_COMPLETE;
         state->done = state->landed = state->bytes;
-        task->remaining--;
+        task->run.remaining--;
     }
     drain(task);
 }
@@ -208,7 +210,7 @@ void pki_plan_resume(struct pki_task *task, const struct pki_begun *begun)
 static bool is_private(const struct pki_task *task, uint32_t i)
 {
     return task->kind == PKI_MEM_HOST && task->plan->steps[i].kind == PKI_STEP_COPY &&
-           task->dependents_first[i] == task->dependents_first[i + 1];
+           task->run.entry->dependents_first[i] == task->run.entry->dependents_first[i + 1];
 }
 
 bool pki_plan_run(struct pki_task *task)
@@ -224,7 +226,7 @@ bool pki_plan_run(struct pki_task *task)
         pki_engine_poison(task->engine, result, true);
         return false;
     }
-    if (!pki_mixed_before(task, task->scratch_stride * task->plan->scratch_blocks) || !pki_scaled_before(task))
+    if (!pki_mixed_before(task, task->run.scratch_stride * task->plan->scratch_blocks) || !pki_scaled_before(task))
         return false;
     for (uint32_t i = task->plan->nsteps; i-- > 0;) /* a stack: what comes last is looked at first */
         if (is_private(task, i))
@@ -238,9 +240,9 @@ bool pki_plan_run(struct pki_task *task)
 static void progressed(struct pki_task *task, uint32_t i, size_t done, bool ended)
 {
     if (ended)
-        task->steps[i].xfer = NULL;
-    if (task->plan->steps[i].kind == PKI_STEP_RECV_REDUCE && !task->steps[i].reduced && !task->direct) {
-        task->steps[i].landed = done;
+        task->run.steps[i].xfer = NULL;
+    if (task->plan->steps[i].kind == PKI_STEP_RECV_REDUCE && !task->run.steps[i].reduced && !pki_task_is_direct(task)) {
+        task->run.steps[i].landed = done;
         pki_plan_queue(task, i);
     } else {
         pki_plan_step_done(task, i, done, ended);
@@ -250,11 +252,11 @@ static void progressed(struct pki_task *task, uint32_t i, size_t done, bool ende
 
 static bool poll_executor(struct pki_task *task)
 {
-    bool ended, moved = task->executor->poll(task, &ended);
+    bool ended, moved = task->run.executor->poll(task, &ended);
 
     if (ended)
-        pki_plan_step_done(task, 0, task->steps[0].bytes, true);
-    if (ended || (task->executor != NULL && task->remaining == 0)) /* a copy to the receive buffer takes a while */
+        pki_plan_step_done(task, 0, task->run.steps[0].bytes, true);
+    if (ended || (task->run.executor != NULL && task->run.remaining == 0)) /* a copy to the receive buffer takes a while */
         drain(task);
     return moved || task->mixed.over;
 }
@@ -262,22 +264,22 @@ static bool poll_executor(struct pki_task *task)
 /* The caller's stream has done all of this rank's own work. */
 static void end_work(struct pki_task *task)
 {
-    task->works = false;
-    task->remaining--;
+    task->cuda.works = false;
+    task->run.remaining--;
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
         if (task->plan->steps[i].kind == PKI_STEP_COPY || task->plan->steps[i].kind == PKI_STEP_REDUCE)
-            pki_plan_step_done(task, i, task->steps[i].bytes, true);
+            pki_plan_step_done(task, i, task->run.steps[i].bytes, true);
     drain(task);
 }
 
 /* True: it has ended, perhaps, and is in another list. */
 static bool poll_direct(struct pki_task *task)
 {
-    if (task->works && pki_signal_is_open(&task->ready)) {
+    if (task->cuda.works && pki_signal_is_open(&task->cuda.ready)) {
         end_work(task);
         return true;
     }
-    if (task->remaining > 0 || task->unreported != 0)
+    if (task->run.remaining > 0 || task->run.unreported != 0)
         return false;
     drain(task);
     return true;
@@ -289,39 +291,39 @@ void pki_plan_tell(struct pki_task *task)
     struct pki_msg msg = { .kind = PKI_MSG_PLAN, .flags = PKI_MSG_FLAG_COLL, .sig = task->sig, .op = task->number };
 
     for (int i = 0; i < e->config.size; i++)
-        if ((task->unreported >> i & 1) != 0 && pki_ctrl_send(&e->peers[i], &msg, NULL, e) == PK_OK)
-            task->unreported &= ~(1u << i);
+        if ((task->run.unreported >> i & 1) != 0 && pki_ctrl_send(&e->peers[i], &msg, NULL, e) == PK_OK)
+            task->run.unreported &= ~(1u << i);
 }
 
 bool pki_plan_poll(struct pki_task *task)
 {
     bool moved = false, polls = false, on_host = task->kind == PKI_MEM_HOST;
 
-    if (task->executor != NULL)
+    if (task->run.executor != NULL)
         return poll_executor(task);
-    if (task->unreported != 0) {
+    if (task->run.unreported != 0) {
         pki_plan_tell(task);
-        moved = task->unreported == 0; /* it may end below */
+        moved = task->run.unreported == 0; /* it may end below */
     }
-    if (task->direct)
+    if (pki_task_is_direct(task))
         return poll_direct(task) || moved;
-    task->more_work = false;
+    task->run.more_work = false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
-        struct pki_step_state *state = &task->steps[i];
+        struct pki_step_state *state = &task->run.steps[i];
 
-        if (state->starved && (on_host ? task->engine->work_left > 0 : task->engine->signals.nfree > 0)) {
+        if (state->starved && (on_host ? task->engine->rounds.work_left > 0 : task->engine->signals.nfree > 0)) {
             pki_plan_queue(task, i);
             polls = true;
             moved |= on_host; /* a queue of the GPU that stands still may do so until others have had their turn */
         }
-        if (state->complete || state->finish_bytes <= state->done || !pki_signal_is_open(&state->finish))
+        if (state->progress == PKI_STEP_COMPLETE || state->finish_bytes <= state->done || !pki_signal_is_open(&state->finish))
             continue;
         pki_signals_give(task->engine, state->finish_slot);
         pki_plan_step_done(task, i, state->finish_bytes, state->finish_bytes == state->bytes);
         pki_plan_queue(task, i);
         moved = true;
     }
-    if (moved || polls || task->remaining == 0)
+    if (moved || polls || task->run.remaining == 0)
         drain(task);
     return moved || task->mixed.over; /* then the task is in another list */
 }

@@ -26,7 +26,7 @@ size_t pki_scaled_bytes(const struct pki_task *task)
 
 static char *products(const struct pki_task *task)
 {
-    return task->scratch + task->scratch_stride * task->plan->scratch_blocks + pki_mixed_bytes(task);
+    return task->run.scratch + task->run.scratch_stride * task->plan->scratch_blocks + pki_mixed_bytes(task);
 }
 
 void pki_scaled_place(struct pki_task *task)
@@ -38,7 +38,7 @@ void pki_scaled_place(struct pki_task *task)
 /* Of mixed memory the staging copy, which has been filled. */
 static const void *source(const struct pki_task *task)
 {
-    return task->mixed.active && task->mixed.staging_in ? task->request.in : task->scaled.user_in;
+    return task->mixed.staging_in ? task->request.in : task->scaled.user_in;
 }
 
 pk_result_t pki_scaled_queue(struct pki_task *task, const struct pki_queue *queue, uint64_t *kernels)
@@ -86,12 +86,12 @@ static bool scale_on_gpu(struct pki_task *task)
         pki_scaled_place(task);
         return true;
     }
-    if (s->word >= 0 || !e->gpu->ops->clear(&e->work, true))
+    if (s->word >= 0 || !e->gpu->ops->clear(&e->proto.work, true))
         return false;
     s->word = pki_signals_take(e, &s->ended);
     if (s->word < 0)
         return false;
-    put_word(task, &e->work, pki_scaled_queue(task, &e->work, &e->stats.kernels));
+    put_word(task, &e->proto.work, pki_scaled_queue(task, &e->proto.work, &e->stats.kernels));
     return false;
 }
 
@@ -135,10 +135,10 @@ static bool scale_on_host(struct pki_task *task)
         return false;
     }
     s->done += some;
-    task->more_work = s->done < in_bytes(task);
-    if (!task->more_work)
+    task->run.more_work = s->done < in_bytes(task);
+    if (!task->run.more_work)
         pki_scaled_place(task);
-    return !task->more_work;
+    return !task->run.more_work;
 }
 
 bool pki_scaled_before(struct pki_task *task)

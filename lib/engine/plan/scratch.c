@@ -12,14 +12,14 @@ static void keep(struct pki_engine *e, void *ptr, size_t bytes)
     if (memory == NULL)
         return;
     *memory = (struct pki_unfreed){ .ptr = ptr, .bytes = bytes };
-    pki_list_push(&e->unfreed, &memory->node);
+    pki_list_push(&e->plans.unfreed, &memory->node);
 }
 
 void pki_scratch_close(struct pki_engine *e)
 {
     struct pki_list *node;
 
-    while ((node = pki_list_pop(&e->unfreed)) != NULL) {
+    while ((node = pki_list_pop(&e->plans.unfreed)) != NULL) {
         struct pki_unfreed *memory = pki_container_of(node, struct pki_unfreed, node);
 
         e->gpu->ops->free(e->gpu, memory->ptr);
@@ -46,7 +46,7 @@ static struct pki_scratch *free_scratch(struct pki_engine *e, enum pki_mem_kind 
 
     *fits = true;
     for (int i = 0; i < PKI_SCRATCH_MAX; i++) {
-        struct pki_scratch *s = &e->scratch[i];
+        struct pki_scratch *s = &e->plans.scratch[i];
 
         if (s->busy)
             continue;
@@ -90,7 +90,7 @@ static pk_result_t fill_scratch(struct pki_engine *e, struct pki_scratch *s, enu
 
 size_t pki_scratch_bytes(const struct pki_task *task)
 {
-    return task->scratch_stride * task->plan->scratch_blocks + pki_mixed_bytes(task) + pki_scaled_bytes(task);
+    return task->run.scratch_stride * task->plan->scratch_blocks + pki_mixed_bytes(task) + pki_scaled_bytes(task);
 }
 
 pk_result_t pki_scratch_take(struct pki_task *task)
@@ -101,7 +101,7 @@ pk_result_t pki_scratch_take(struct pki_task *task)
     bool fits;
     pk_result_t result = PK_OK;
 
-    if (task->scratch != NULL || bytes == 0)
+    if (task->run.scratch != NULL || bytes == 0)
         return PK_OK;
     s = free_scratch(e, task->kind, bytes, &fits);
     if (s == NULL)
@@ -111,19 +111,19 @@ pk_result_t pki_scratch_take(struct pki_task *task)
     if (result != PK_OK)
         return result;
     s->busy = true;
-    task->scratch = s->ptr;
+    task->run.scratch = s->ptr;
     return PK_OK;
 }
 
 void pki_scratch_give(struct pki_task *task)
 {
-    if (task->scratch == NULL)
+    if (task->run.scratch == NULL)
         return;
-    for (int i = 0; i < PKI_SCRATCH_MAX && task->scratch != NULL; i++) {
-        if (task->engine->scratch[i].ptr != task->scratch)
+    for (int i = 0; i < PKI_SCRATCH_MAX && task->run.scratch != NULL; i++) {
+        if (task->engine->plans.scratch[i].ptr != task->run.scratch)
             continue;
-        task->engine->scratch[i].busy = false;
-        task->scratch = NULL;
+        task->engine->plans.scratch[i].busy = false;
+        task->run.scratch = NULL;
     }
 }
 
@@ -132,15 +132,15 @@ void pki_scratch_take_inline(struct pki_task *task)
     struct pki_engine *e = task->engine;
 
     for (int i = 0; i < PKI_SCRATCH_MAX; i++) {
-        struct pki_scratch *s = &e->scratch[i];
+        struct pki_scratch *s = &e->plans.scratch[i];
         struct pki_scratch was = *s;
 
-        if (was.ptr != task->scratch)
+        if (was.ptr != task->run.scratch)
             continue;
-        *s = (struct pki_scratch){ .ptr = e->inline_scratch, .bytes = e->inline_bytes, .kind = PKI_MEM_HOST, .busy = true };
-        task->scratch = e->inline_scratch;
-        e->inline_scratch = was.ptr;
-        e->inline_bytes = was.bytes;
+        *s = (struct pki_scratch){ .ptr = e->inlined.scratch, .bytes = e->inlined.bytes, .kind = PKI_MEM_HOST, .busy = true };
+        task->run.scratch = e->inlined.scratch;
+        e->inlined.scratch = was.ptr;
+        e->inlined.bytes = was.bytes;
         return;
     }
 }

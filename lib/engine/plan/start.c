@@ -31,7 +31,7 @@ pk_result_t pki_task_resume(struct pki_engine *e, const struct pki_request *r, c
         return result;
     task->number = begun->number;
     task->started = true;
-    pki_list_push(&e->tasks, &task->node);
+    pki_list_push(&e->tasks.all, &task->node);
     pki_list_push(blocking, &task->waiting);
     pki_plan_resume(task, begun);
     return PK_OK;

@@ -21,28 +21,28 @@
 
 void pki_engine_set_aggregator(struct pki_engine *e, struct pki_switchml *switchml, bool fallback)
 {
-    e->aggregator.switchml = switchml;
-    e->aggregator.fallback = fallback;
+    e->plans.aggregator.switchml = switchml;
+    e->plans.aggregator.fallback = fallback;
 }
 
 bool pki_engine_lost_aggregator(const struct pki_engine *e)
 {
-    return atomic_load_explicit(&e->aggregator.lost, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&e->plans.aggregator.lost, memory_order_relaxed) != 0;
 }
 
 bool pki_switched_is_busy(const struct pki_engine *e)
 {
-    return e->aggregator.running > 0;
+    return e->plans.aggregator.running > 0;
 }
 
 int pki_switched_fd(const struct pki_engine *e)
 {
-    return pki_switched_is_busy(e) ? pki_switchml_fd(e->aggregator.switchml) : -1;
+    return pki_switched_is_busy(e) ? pki_switchml_fd(e->plans.aggregator.switchml) : -1;
 }
 
 const char *pki_switched_name(const struct pki_engine *e)
 {
-    return pki_switchml_name(e->aggregator.switchml);
+    return pki_switchml_name(e->plans.aggregator.switchml);
 }
 
 bool pki_switched_waits(const struct pki_task *task)
@@ -54,7 +54,7 @@ bool pki_switched_is_turn(const struct pki_task *task)
 {
     const struct pki_engine *e = task->engine;
 
-    for (const struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next) {
+    for (const struct pki_list *n = e->tasks.all.next; n != &e->tasks.all; n = n->next) {
         const struct pki_task *other = pki_container_of(n, struct pki_task, node);
 
         if (pki_task_is_switched(other) && other->number < task->number)
@@ -107,10 +107,10 @@ static pk_result_t begin_within(struct pki_task *task, enum pki_switched_part pa
         return result;
     rest->number = ++task->switched.number;
     rest->deadline_ns = task->deadline_ns;
-    e->seen[rest->number % PKI_SEEN_MAX] = (struct pki_coll_seen){ rest->number, rest->sig, r->count };
+    e->colls.seen[rest->number % PKI_SEEN_MAX] = (struct pki_coll_seen){ rest->number, rest->sig, r->count };
     task->switched.part = part;
     task->switched.rest = rest;
-    pki_list_push(&e->tasks, &rest->node);
+    pki_list_push(&e->tasks.all, &rest->node);
     (void)pki_task_start(rest);
     return PK_OK;
 }
@@ -143,7 +143,7 @@ static pk_result_t begin_agree(struct pki_task *task, bool complete)
 
 static pk_result_t begin_unfit(struct pki_task *task)
 {
-    struct pki_switchml *s = task->engine->aggregator.switchml;
+    struct pki_switchml *s = task->engine->plans.aggregator.switchml;
     const size_t count = pki_switchml_unfit(s) * pki_switchml_unit(s);
     pk_result_t result = take_memory(task, count);
     struct pki_request r;
@@ -157,7 +157,7 @@ static pk_result_t begin_unfit(struct pki_task *task)
 
 static pk_result_t begin_owners(struct pki_task *task)
 {
-    struct pki_switchml *s = task->engine->aggregator.switchml;
+    struct pki_switchml *s = task->engine->plans.aggregator.switchml;
     const size_t count = pki_switchml_units(s);
     pk_result_t result = take_memory(task, count);
     struct pki_request r;
@@ -181,11 +181,11 @@ static pk_result_t begin_all(struct pki_task *task, const void *in)
 
 static void tell(struct pki_engine *e)
 {
-    const struct pki_msg msg = { .kind = PKI_MSG_UNSWITCHED, .op = e->aggregator.lost };
+    const struct pki_msg msg = { .kind = PKI_MSG_UNSWITCHED, .op = e->plans.aggregator.lost };
 
-    for (int i = 0; i < e->config.size && e->aggregator.untold != 0; i++)
-        if ((e->aggregator.untold >> i & 1) != 0 && pki_ctrl_send(&e->peers[i], &msg, NULL, e) == PK_OK)
-            e->aggregator.untold &= ~(1u << i);
+    for (int i = 0; i < e->config.size && e->plans.aggregator.untold != 0; i++)
+        if ((e->plans.aggregator.untold >> i & 1) != 0 && pki_ctrl_send(&e->peers[i], &msg, NULL, e) == PK_OK)
+            e->plans.aggregator.untold &= ~(1u << i);
 }
 
 static void give_up(struct pki_task *task, const char *why)
@@ -194,21 +194,21 @@ static void give_up(struct pki_task *task, const char *why)
     struct pki_where where = pki_engine_where(e, -1, task);
 
     pki_log(PKI_LOG_WARN, &where, "%s; PK_SWITCHML_FALLBACK: this and later allreduces go without it", why);
-    e->aggregator.lost = task->number;
-    e->aggregator.untold = (uint32_t)((1ull << e->config.size) - 1) & ~(1u << e->config.rank);
+    e->plans.aggregator.lost = task->number;
+    e->plans.aggregator.untold = (uint32_t)((1ull << e->config.size) - 1) & ~(1u << e->config.rank);
     tell(e);
 }
 
 /* Of a rank that is in the allreduce which comes next here, or in the same one: those before it all ranks have ended. */
 void pki_switched_message(struct pki_engine *e, const struct pki_msg *msg)
 {
-    if (e->aggregator.switchml != NULL && e->aggregator.lost == 0)
-        e->aggregator.lost = msg->op;
+    if (e->plans.aggregator.switchml != NULL && e->plans.aggregator.lost == 0)
+        e->plans.aggregator.lost = msg->op;
 }
 
 static bool is_lost(const struct pki_task *task)
 {
-    return task->engine->aggregator.lost != 0 && task->number >= task->engine->aggregator.lost;
+    return task->engine->plans.aggregator.lost != 0 && task->number >= task->engine->plans.aggregator.lost;
 }
 
 bool pki_switched_gives_up(struct pki_task *task, uint64_t now, uint64_t span)
@@ -217,8 +217,8 @@ bool pki_switched_gives_up(struct pki_task *task, uint64_t now, uint64_t span)
     const uint64_t silence = span / 8 < SILENT_NS ? span / 8 : SILENT_NS;
     char why[320];
 
-    if (!e->aggregator.fallback || !pki_switched_waits(task) || is_lost(task) ||
-        (pki_switchml_silence(e->aggregator.switchml, now) < silence && now < task->deadline_ns - span / 4))
+    if (!e->plans.aggregator.fallback || !pki_switched_waits(task) || is_lost(task) ||
+        (pki_switchml_silence(e->plans.aggregator.switchml, now) < silence && now < task->deadline_ns - span / 4))
         return false;
     snprintf(why, sizeof why, "no rank is missing, and after %llu ms %.200s has not sent all sums",
              (unsigned long long)((now - task->begun_ns) / PKI_NS_PER_MS), pki_switched_name(e));
@@ -229,7 +229,7 @@ bool pki_switched_gives_up(struct pki_task *task, uint64_t now, uint64_t span)
 /* All ranks know now, whether they have heard the others or not. */
 static pk_result_t sum_without(struct pki_task *task)
 {
-    struct pki_aggregator *a = &task->engine->aggregator;
+    struct pki_aggregator *a = &task->engine->plans.aggregator;
 
     a->lost = task->number;
     pki_switchml_leave(a->switchml);
@@ -243,17 +243,17 @@ static pk_result_t begin(struct pki_task *task)
     const struct pki_request *r = &task->request;
     struct pki_engine *e = task->engine;
 
-    e->aggregator.running++;
+    e->plans.aggregator.running++;
     task->switched.begun = true;
     task->switched.number = task->number;
-    if (is_lost(task) && task->number > e->aggregator.lost && r->in_count > 0)
+    if (is_lost(task) && task->number > e->plans.aggregator.lost && r->in_count > 0)
         return begin_all(task, r->in);
-    return pki_switchml_begin(e->aggregator.switchml, r->in, r->out, r->in_count, r->dtype, task->sig);
+    return pki_switchml_begin(e->plans.aggregator.switchml, r->in, r->out, r->in_count, r->dtype, task->sig);
 }
 
 static void look(struct pki_task *task)
 {
-    task->more_work = true; /* so it is polled */
+    task->run.more_work = true; /* so it is polled */
 }
 
 /* Threads of the session may be at the buffers. */
@@ -268,7 +268,7 @@ static void drop(struct pki_task *task)
     stop(task);
     end_within(task);
     if (task->switched.begun)
-        task->engine->aggregator.running--;
+        task->engine->plans.aggregator.running--;
     task->switched.begun = false;
     task->switched.part = PKI_SWITCHED_PACKETS;
 }
@@ -276,13 +276,13 @@ static void drop(struct pki_task *task)
 /* Behind the packets, or behind AGREE. *ended: there is nothing left to do. */
 static pk_result_t after_sums(struct pki_task *task, bool *ended)
 {
-    *ended = pki_switchml_unfit(task->engine->aggregator.switchml) == 0;
+    *ended = pki_switchml_unfit(task->engine->plans.aggregator.switchml) == 0;
     return *ended ? PK_OK : begin_unfit(task);
 }
 
 static pk_result_t poll_packets(struct pki_task *task, bool *moved, bool *ended)
 {
-    struct pki_aggregator *a = &task->engine->aggregator;
+    struct pki_aggregator *a = &task->engine->plans.aggregator;
     bool done = false;
     pk_result_t result;
 
@@ -303,7 +303,7 @@ static pk_result_t poll_packets(struct pki_task *task, bool *moved, bool *ended)
 /* An operation within this one has ended. */
 static pk_result_t after_part(struct pki_task *task, bool *ended)
 {
-    struct pki_switchml *s = task->engine->aggregator.switchml;
+    struct pki_switchml *s = task->engine->plans.aggregator.switchml;
     const enum pki_switched_part part = task->switched.part;
 
     if (part == PKI_SWITCHED_UNFIT)
@@ -326,10 +326,10 @@ static bool poll_session(struct pki_task *task, bool *ended)
     pk_result_t result = PK_OK;
 
     *ended = false;
-    task->more_work = true;
-    if (!task->started || task->steps[0].complete)
+    task->run.more_work = true;
+    if (!task->started || task->run.steps[0].progress == PKI_STEP_COMPLETE)
         return false;
-    if (task->engine->aggregator.untold != 0)
+    if (task->engine->plans.aggregator.untold != 0)
         tell(task->engine);
     if (!task->switched.begun) {
         moved = true;

@@ -7,15 +7,6 @@
 #include "tuning/tuning.h"
 #include "util/dtype.h"
 
-static const char *request_name(const struct pki_request *r)
-{
-    if (r->what == PKI_DO_SEND)
-        return "send";
-    if (r->what == PKI_DO_RECV)
-        return "recv";
-    return pki_coll_shape(r->algorithm->coll)->name;
-}
-
 struct buffers {
     size_t bytes[2];
     enum pki_mem_kind kinds[2]; /* of an empty one: the other's */
@@ -75,15 +66,14 @@ static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const 
 {
     task->engine = e;
     task->request = *r;
-    task->name = request_name(r);
     task->sig = pki_task_fingerprint(r, e->config.size);
-    task->ready_slot = task->release_slot = -1;
+    task->cuda.ready_slot = task->cuda.release_slot = -1;
     atomic_init(&task->ended, false);
-    atomic_init(&task->may_start, true);
+    atomic_init(&task->host.may_start, true);
     pki_list_init(&task->node);
     pki_list_init(&task->waiting);
-    pki_list_init(&task->in_stream);
-    pki_list_init(&task->turn);
+    pki_list_init(&task->host.node);
+    pki_list_init(&task->fused.turn);
     task->begun_ns = pki_now_ns();
     task->deadline_ns = e->config.timeout_ms == 0 ? PKI_NO_DEADLINE : task->begun_ns + e->config.timeout_ms * PKI_NS_PER_MS;
     return pki_layout_own(&task->request.layout, (size_t)e->config.size, &task->lengths);
@@ -92,30 +82,30 @@ static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const 
 /* Cleared. An allocation of this size costs as much as everything else here. */
 static struct pki_task *task_take(struct pki_engine *e)
 {
-    struct pki_list *node = pki_list_pop(&e->spare_tasks);
+    struct pki_list *node = pki_list_pop(&e->tasks.spare);
 
     if (node == NULL)
         return calloc(1, sizeof(struct pki_task));
-    e->nspare_tasks--;
+    e->tasks.nspare--;
     return memset(pki_container_of(node, struct pki_task, node), 0, sizeof(struct pki_task));
 }
 
 static void task_give(struct pki_engine *e, struct pki_task *task)
 {
-    if (e->nspare_tasks >= pki_tuning.p2p.spare_tasks) {
+    if (e->tasks.nspare >= pki_tuning.p2p.spare_tasks) {
         free(task);
         return;
     }
     pki_list_init(&task->node);
-    pki_list_push(e->spare_tasks.next, &task->node); /* in front: it is in the cache */
-    e->nspare_tasks++;
+    pki_list_push(e->tasks.spare.next, &task->node); /* in front: it is in the cache */
+    e->tasks.nspare++;
 }
 
 void pki_tasks_close(struct pki_engine *e)
 {
     struct pki_list *node;
 
-    while ((node = pki_list_pop(&e->spare_tasks)) != NULL)
+    while ((node = pki_list_pop(&e->tasks.spare)) != NULL)
         free(pki_container_of(node, struct pki_task, node));
 }
 
@@ -160,8 +150,8 @@ err_free:
 
 void pki_task_free(struct pki_task *task)
 {
-    if (task->executor != NULL && task->executor->drop != NULL)
-        task->executor->drop(task);
+    if (task->run.executor != NULL && task->run.executor->drop != NULL)
+        task->run.executor->drop(task);
     pki_plan_release(task);
     free(task->lengths);
     task_give(task->engine, task);
@@ -192,9 +182,9 @@ static pk_result_t make_xfer(struct pki_task *task)
     if (xfer == NULL)
         return PK_ERR_MEMORY;
     task->number = is_send ? ++peer->sends_begun[0] : ++peer->recvs_begun[0];
-    xfer->op = task->number;
-    xfer->task = task;
-    xfer->user = &message_user;
+    xfer->id.op = task->number;
+    xfer->user.task = task;
+    xfer->user.calls = &message_user;
     xfer->kind = task->kind;
     xfer->addr = (char *)(is_send ? (uintptr_t)r->in : (uintptr_t)r->out);
     xfer->bytes = (is_send ? r->in_count : r->out_count) * pki_dtype_bytes(r->dtype);
@@ -216,12 +206,12 @@ pk_result_t pki_task_enroll(struct pki_task *task)
     else
         result = make_xfer(task);
     if (pki_task_is_switched(task))
-        e->coll_number += PKI_SWITCHED_NUMBERS - 1; /* for what is within it */
+        e->colls.number += PKI_SWITCHED_NUMBERS - 1; /* for what is within it */
     if (result != PK_OK)
         return result;
-    pki_list_push(&e->tasks, &task->node);
+    pki_list_push(&e->tasks.all, &task->node);
     if (task->request.stream.kind != PK_STREAM_KIND_BLOCKING)
-        atomic_fetch_add(&e->async_tasks, 1);
+        atomic_fetch_add(&e->service.async_tasks, 1);
     return PK_OK;
 }
 
@@ -245,7 +235,7 @@ void pki_task_end(struct pki_task *task, pk_result_t result)
         atomic_store_explicit(&task->ended, true, memory_order_release); /* its caller frees it */
         return;
     }
-    atomic_fetch_sub(&e->async_tasks, 1);
+    atomic_fetch_sub(&e->service.async_tasks, 1);
     pki_task_set_cpu_driven(task);
-    pki_list_push(&e->ended, &task->node);
+    pki_list_push(&e->tasks.ended, &task->node);
 }

@@ -15,7 +15,7 @@ static pk_op_t step_op(const struct pki_task *task, const struct pki_step *step)
 
 static pk_result_t copy(const struct pki_task *task, uint32_t i, char *dst, const char *src, size_t len, const struct pki_queue *queue)
 {
-    if (task->kind == PKI_MEM_DEVICE || task->steps[i].bytes < pki_tuning.cpu.around_bytes || dst == src)
+    if (task->kind == PKI_MEM_DEVICE || task->run.steps[i].bytes < pki_tuning.cpu.around_bytes || dst == src)
         return queue->device->ops->copy(queue, dst, src, len);
     pki_copy_around(dst, src, len);
     return PK_OK;
@@ -50,20 +50,20 @@ pk_result_t pki_plan_reduce_from(struct pki_task *task, uint32_t i, size_t at, c
     size_t whole, size = pki_dtype_bytes(task->request.dtype);
     const void *srcs[2] = { pki_plan_block(task, step->src, &whole) + at, payload };
 
-    task->steps[i].reduced = true;
+    task->run.steps[i].reduced = true;
     return pki_reduce_host(pki_plan_block(task, step->dst, &whole) + at, srcs, 2, bytes / size, task->request.dtype, step_op(task, step));
 }
 
 /* Not more at a time than others can wait for: peers for this rank's part in their transfers, another thread for the lock. */
 static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)
 {
-    struct pki_step_state *state = &task->steps[i];
+    struct pki_step_state *state = &task->run.steps[i];
     struct pki_queue queue = { .device = task->engine->host };
     size_t some = pki_engine_ration(task->engine, avail - state->done);
     pk_result_t result = PK_OK;
 
     state->starved = some < avail - state->done;
-    task->more_work |= state->starved;
+    task->run.more_work |= state->starved;
     if (some > 0)
         result = pki_plan_work(task, i, state->done, some, &queue);
     if (result != PK_OK)
@@ -75,24 +75,24 @@ static void work_on_host(struct pki_task *task, uint32_t i, size_t avail)
 static pk_result_t copy_by_host(struct pki_task *task, uint32_t i, size_t *end)
 {
     const struct pki_step *step = &task->plan->steps[i];
-    size_t from = task->steps[i].done, bytes;
+    size_t from = task->run.steps[i].done, bytes;
     char *dst = pki_plan_block(task, step->dst, &bytes), *src = pki_plan_block(task, step->src, &bytes);
 
     if (*end - from > pki_tuning.gpu.bounce_copy_bytes)
         *end = from + pki_tuning.gpu.bounce_copy_bytes;
     if (pki_bounce_queue(task->engine, false) == NULL)
         return (pk_result_t)atomic_load(&task->engine->failed);
-    return pki_bounce_copy(task->engine, &task->engine->out.queue, PKI_BOUNCE_BUFFERS, dst + from, src + from, *end - from);
+    return pki_bounce_copy(task->engine, &task->engine->proto.out.queue, PKI_BOUNCE_BUFFERS, dst + from, src + from, *end - from);
 }
 
 /* One piece in flight a step; the next when its word has been seen. */
 static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
 {
     struct pki_engine *e = task->engine;
-    struct pki_step_state *state = &task->steps[i];
+    struct pki_step_state *state = &task->run.steps[i];
     struct pki_signal_op opened = { .kind = PKI_SIGNAL_WRITE };
     bool by_host = pki_bounce_copies(e, task->request.algorithm->coll, task->plan);
-    struct pki_queue *queue = by_host ? &e->out.queue : &e->work;
+    struct pki_queue *queue = by_host ? &e->proto.out.queue : &e->proto.work;
     pk_result_t result;
 
     if (state->finish_bytes > state->done)
@@ -122,7 +122,7 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
 
 void pki_plan_look_at_work(struct pki_task *task, uint32_t i, size_t avail, bool all)
 {
-    struct pki_step_state *state = &task->steps[i];
+    struct pki_step_state *state = &task->run.steps[i];
 
     if (state->bytes == 0 && all)
         pki_plan_step_done(task, i, 0, true);

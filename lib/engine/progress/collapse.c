@@ -13,10 +13,10 @@ static void peer_release(struct pki_peer *peer)
 
             /* Only what this rank's own streams wait for: the other signal would tell the peer of bytes that never came, or of a
              * buffer that is not free. */
-            const struct pki_signal signal = pki_offer_moves(xfer) ? xfer->start : pki_offer_finish(xfer);
+            const struct pki_signal signal = pki_offer_moves(xfer) ? xfer->signals.start : pki_offer_finish(xfer);
 
-            if (xfer->is_send && xfer->cell != NULL)
-                pki_offer_abort(xfer->cell);
+            if (xfer->is_send && xfer->signals.cell != NULL)
+                pki_offer_abort(xfer->signals.cell);
             if (signal.word != NULL)
                 pki_signal_open(&signal);
         }
@@ -24,7 +24,7 @@ static void peer_release(struct pki_peer *peer)
 
 void pki_graphs_release(struct pki_engine *e)
 {
-    if (!pki_list_empty(&e->graphs))
+    if (!pki_list_empty(&e->mem.graphs))
         pki_watchdog_open_slots(e);
 }
 
@@ -47,19 +47,19 @@ void pki_engine_collapse(struct pki_engine *e)
 {
     struct pki_list *node;
 
-    if (e->collapsed || atomic_load(&e->failed) == PK_OK)
+    if (e->phase == PKI_PHASE_COLLAPSED || atomic_load(&e->failed) == PK_OK)
         return;
-    e->collapsed = true;
-    for (int i = 0; i < e->nifaces; i++)
-        cancel_receives(e->ifaces[i]);
-    if (e->abort_word != NULL)
-        atomic_store(e->abort_word, 1);
+    pki_engine_enter(e, PKI_PHASE_COLLAPSED);
+    for (int i = 0; i < e->ifaces.n; i++)
+        cancel_receives(e->ifaces.at[i]);
+    if (e->signals.abort_word != NULL)
+        atomic_store(e->signals.abort_word, 1);
     for (int i = 0; i < e->config.size; i++)
         if (e->peers[i].ctrl != NULL)
             peer_release(&e->peers[i]);
     if (e->gpu != NULL)
         pki_signals_release_barriers(e);
     pki_graphs_release(e);
-    while ((node = e->tasks.next) != &e->tasks)
+    while ((node = e->tasks.all.next) != &e->tasks.all)
         pki_task_end(pki_container_of(node, struct pki_task, node), (pk_result_t)atomic_load(&e->failed));
 }

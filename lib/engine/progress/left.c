@@ -5,8 +5,8 @@
 /* The peer may have all of it, and this rank not yet be told so: the transport will say how it ended. */
 static bool is_under_way(const struct pki_xfer *xfer)
 {
-    return xfer->is_send && pki_xfer_is_granted(xfer) && xfer->issued == xfer->bytes && xfer->puts.head != xfer->puts.tail &&
-           !xfer->path->left;
+    return xfer->is_send && pki_xfer_is_granted(xfer) && xfer->issued == xfer->bytes &&
+           xfer->moves.puts.head != xfer->moves.puts.tail && !xfer->path->left;
 }
 
 /* A kernel on each rank, or an aggregator, which waits for all, and the peer has not begun it. */
@@ -23,9 +23,9 @@ static struct pki_task *waits_in_vain(struct pki_engine *e, struct pki_peer *pee
     if (!pki_list_empty(list)) {
         const struct pki_xfer *xfer = pki_container_of(list->next, struct pki_xfer, match);
 
-        return is_under_way(xfer) ? NULL : xfer->task;
+        return is_under_way(xfer) ? NULL : xfer->user.task;
     }
-    for (struct pki_list *n = e->tasks.next; n != &e->tasks; n = n->next)
+    for (struct pki_list *n = e->tasks.all.next; n != &e->tasks.all; n = n->next)
         if (waits_for_all(pki_container_of(n, struct pki_task, node), peer))
             return pki_container_of(n, struct pki_task, node);
     return NULL;
@@ -41,7 +41,8 @@ void pki_engine_check_left(struct pki_engine *e, struct pki_peer *peer)
                                         [PKI_SHUTDOWN_ABORTED] = "has aborted its communicator",
                                         [PKI_SHUTDOWN_FINALIZED] = "has finalized its communicator",
                                         [PKI_SHUTDOWN_ENDED] = "has ended its process without pk_comm_destroy" };
-    const pk_result_t code = peer->shutdown == PKI_SHUTDOWN_ABORTED || e->flushes ? PK_ERR_ABORTED : PK_ERR_PEER;
+    const pk_result_t code =
+        peer->shutdown == PKI_SHUTDOWN_ABORTED || e->phase == PKI_PHASE_FLUSHES ? PK_ERR_ABORTED : PK_ERR_PEER;
     const struct pki_task *task;
     struct pki_where where;
 
@@ -49,7 +50,7 @@ void pki_engine_check_left(struct pki_engine *e, struct pki_peer *peer)
         peer->gone_ns = pki_now_ns();
         return;
     }
-    if (peer->shutdown == PKI_SHUTDOWN_FINALIZED && !e->flushes && pki_now_ns() - peer->gone_ns < GRACE_NS)
+    if (peer->shutdown == PKI_SHUTDOWN_FINALIZED && e->phase != PKI_PHASE_FLUSHES && pki_now_ns() - peer->gone_ns < GRACE_NS)
         return;
     if (pki_ctrl_poll(e, peer) || (task = waits_in_vain(e, peer)) == NULL)
         return;

@@ -16,17 +16,17 @@ bool pki_engine_progress(struct pki_engine *engine);
 void pki_engine_free_ended(struct pki_engine *engine); /* transfers and tasks that have ended; the rest of progress does */
 /* What transports have said by events so far. */
 void pki_engine_take_events(struct pki_engine *engine);
+/* Unlocked: progress until *done. */
+void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
+/* Unlocked: progress until no operation is unfinished. */
+void pki_engine_wait_all(struct pki_engine *engine);
 /* Wait, 50 ms at most, until the library's own copies and kernels have ended. */
 void pki_engine_drain(struct pki_engine *engine);
 
 /* left.c: a peer that sent its shutdown message is still waited for */
 void pki_engine_check_left(struct pki_engine *engine, struct pki_peer *peer);
 
-/* wait.c. Unlocked: progress until *done. */
-void pki_engine_wait(struct pki_engine *engine, const atomic_bool *done);
-/* Unlocked: progress until no operation is unfinished. */
-void pki_engine_wait_all(struct pki_engine *engine);
-/* Unlocked: what a thread does that has found nothing to do `idle` times in a row. */
+/* wait.c. Unlocked: what a thread does that has found nothing to do `idle` times in a row. */
 void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
 /* Who waits may keep the CPU: it is this rank's own, and nothing comes by way of the kernel, whose threads would want it. */
 bool pki_engine_spins(const struct pki_engine *engine);

@@ -48,20 +48,22 @@ static struct {
 
 void pki_engine_leave(struct pki_engine *e)
 {
-    bool left_over = atomic_load(&e->async_tasks) > 0; /* of other streams; while this thread counts, the engine stays */
+    bool left_over = atomic_load(&e->service.async_tasks) > 0; /* of other streams; while this thread counts, the engine stays */
 
-    if (atomic_fetch_sub(&e->drivers, 1) == 1 && left_over)
+    if (atomic_fetch_sub(&e->service.drivers, 1) == 1 && left_over)
         (void)pki_service_wake();
 }
 
 static uint64_t background_every(const struct pki_engine *e)
 {
-    return atomic_load_explicit(&e->recovering, memory_order_relaxed) ? pki_tuning.wait.recover_ns : pki_tuning.wait.background_ns;
+    return atomic_load_explicit(&e->service.recovering, memory_order_relaxed) ? pki_tuning.wait.recover_ns
+                                                                              : pki_tuning.wait.background_ns;
 }
 
 static bool is_due(const struct pki_engine *e)
 {
-    return e->needs_background && pki_now_ns() - atomic_load_explicit(&e->background_ns, memory_order_relaxed) >= background_every(e);
+    return e->service.needs_background &&
+           pki_now_ns() - atomic_load_explicit(&e->service.background_ns, memory_order_relaxed) >= background_every(e);
 }
 
 /* Whoever has the lock looks after its control channels itself. */
@@ -70,7 +72,7 @@ static void progress_background(struct pki_engine *e)
     if (!pki_engine_trylock(e))
         return;
     pki_note_background(e);
-    atomic_store_explicit(&e->background_ns, pki_now_ns(), memory_order_relaxed);
+    atomic_store_explicit(&e->service.background_ns, pki_now_ns(), memory_order_relaxed);
     pki_engine_unlock(e);
 }
 
@@ -92,7 +94,7 @@ static bool visit_one(struct server *self, struct pki_engine *e, bool needs_back
 {
     bool moved;
 
-    e->visitors++;
+    e->service.visitors++;
     pthread_mutex_unlock(&service.lock);
     atomic_fetch_add(&self->steps, 1);
     if (needs_background)
@@ -100,7 +102,7 @@ static bool visit_one(struct server *self, struct pki_engine *e, bool needs_back
     moved = advances && advance(e, works);
     atomic_fetch_add(&self->steps, 1);
     pthread_mutex_lock(&service.lock);
-    if (--e->visitors == 0 && e->leaving)
+    if (--e->service.visitors == 0 && e->service.leaving)
         pthread_cond_broadcast(&service.left);
     return moved;
 }
@@ -111,12 +113,13 @@ static bool visit(struct server *self, bool *busy, bool *driven)
     bool moved = false;
 
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
-        struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
-        bool works = atomic_load(&e->async_tasks) > 0, watched = atomic_load(&e->watched) > 0, needs_background = is_due(e);
-        bool device_driven = works && atomic_load(&e->device_driven_tasks) == atomic_load(&e->async_tasks);
-        bool others = works && atomic_load(&e->drivers) > 0, advances = (works || watched) && !others;
+        struct pki_engine *e = pki_container_of(n, struct pki_engine, service.node);
+        bool works = atomic_load(&e->service.async_tasks) > 0, watched = atomic_load(&e->service.watched) > 0,
+             needs_background = is_due(e);
+        bool device_driven = works && atomic_load(&e->service.device_driven_tasks) == atomic_load(&e->service.async_tasks);
+        bool others = works && atomic_load(&e->service.drivers) > 0, advances = (works || watched) && !others;
 
-        if ((!advances && !others && !needs_background) || e->leaving)
+        if ((!advances && !others && !needs_background) || e->service.leaving)
             continue;
         *driven |= others || (advances && device_driven); /* by the GPU */
         if (advances)
@@ -144,10 +147,10 @@ static uint64_t sleep_ns(void)
     uint64_t shortest = 0;
 
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
-        const struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
-        uint64_t ns = atomic_load(&e->watched) > 0 ? pki_tuning.wait.graphs_ns : 0;
+        const struct pki_engine *e = pki_container_of(n, struct pki_engine, service.node);
+        uint64_t ns = atomic_load(&e->service.watched) > 0 ? pki_tuning.wait.graphs_ns : 0;
 
-        if (e->needs_background && (ns == 0 || background_every(e) < ns))
+        if (e->service.needs_background && (ns == 0 || background_every(e) < ns))
             ns = background_every(e);
         if (ns != 0 && (shortest == 0 || ns < shortest))
             shortest = ns;
@@ -320,7 +323,7 @@ static void look_around(void)
     if (service.running)
         replace(now);
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
-        struct pki_engine *e = pki_container_of(n, struct pki_engine, in_service);
+        struct pki_engine *e = pki_container_of(n, struct pki_engine, service.node);
 
         if (e->gpu != NULL)
             pki_watchdog_check(e, now);
@@ -428,7 +431,7 @@ static void lock_first(void)
 void pki_service_attach(struct pki_engine *e)
 {
     lock_first();
-    pki_list_push(&service.engines, &e->in_service);
+    pki_list_push(&service.engines, &e->service.node);
     if (e->gpu != NULL)
         start_watchdog();
     pthread_mutex_unlock(&service.lock);
@@ -444,7 +447,7 @@ void pki_service_each(void (*visit)(struct pki_engine *e), uint64_t ns)
         sched_yield();
     }
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next)
-        visit(pki_container_of(n, struct pki_engine, in_service));
+        visit(pki_container_of(n, struct pki_engine, service.node));
     pthread_mutex_unlock(&service.lock);
 }
 
@@ -482,10 +485,10 @@ static void end_unless_used(void)
 void pki_service_detach(struct pki_engine *e)
 {
     pthread_mutex_lock(&service.lock);
-    e->leaving = true;
-    while (e->visitors > 0)
+    e->service.leaving = true;
+    while (e->service.visitors > 0)
         pthread_cond_wait(&service.left, &service.lock);
-    pki_list_remove(&e->in_service);
+    pki_list_remove(&e->service.node);
     end_unless_used();
 }
 

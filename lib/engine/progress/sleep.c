@@ -54,8 +54,8 @@ static bool find_fds(struct pki_engine *e, struct bed *bed)
     if (aggregator >= 0)
         bed->fds[bed->nfds++] = (struct pollfd){ .fd = aggregator, .events = POLLIN };
     bed->timers |= aggregator >= 0;
-    for (int i = 0; i < e->nifaces; i++) {
-        struct pki_iface *iface = e->ifaces[i];
+    for (int i = 0; i < e->ifaces.n; i++) {
+        struct pki_iface *iface = e->ifaces.at[i];
 
         if (!iface->carries || !iface->transport->between_hosts)
             continue;
@@ -69,14 +69,14 @@ static bool find_fds(struct pki_engine *e, struct bed *bed)
 /* Nothing but a message can move anything here, or a put that ends and shows it. */
 static bool may_sleep(const struct pki_engine *e)
 {
-    return e->gpu == NULL && pki_list_empty(&e->active) && atomic_load(&e->async_tasks) == 0 && atomic_load(&e->watched) == 0 &&
-           atomic_load(&e->failed) == PK_OK;
+    return e->gpu == NULL && pki_list_empty(&e->proto.active) && atomic_load(&e->service.async_tasks) == 0 &&
+           atomic_load(&e->service.watched) == 0 && atomic_load(&e->failed) == PK_OK;
 }
 
 static void count_sleeper(struct pki_engine *e, int n)
 {
-    for (int i = 0; i < e->nifaces; i++)
-        atomic_fetch_add_explicit(&e->ifaces[i]->sleepers, n, memory_order_relaxed);
+    for (int i = 0; i < e->ifaces.n; i++)
+        atomic_fetch_add_explicit(&e->ifaces.at[i]->sleepers, n, memory_order_relaxed);
 }
 
 /* From the one numbered `first` on. */
@@ -111,7 +111,7 @@ static bool make_bed(struct pki_engine *e, struct bed *bed)
 {
     int first_wake_word = bed->nwake_words, first_fd = bed->nfds;
 
-    if (!may_sleep(e) || !find_wake_words(e, bed) || (bed->nwake_words > first_wake_word && e->puts_out > 0))
+    if (!may_sleep(e) || !find_wake_words(e, bed) || (bed->nwake_words > first_wake_word && e->proto.puts_out > 0))
         return false;
     set_wake_words(bed, first_wake_word, 1);
     return find_fds(e, bed) && bed->nwake_words + bed->nfds > first_wake_word + first_fd;

@@ -21,15 +21,15 @@ static bool waits_for(const struct pki_task *task, const struct pki_peer *peer)
 
     for (int k = 0; k < 2; k++)
         for (const struct pki_list *n = lists[k]->next; n != lists[k]; n = n->next)
-            if (pki_container_of(n, struct pki_xfer, match)->task == task)
+            if (pki_container_of(n, struct pki_xfer, match)->user.task == task)
                 return true;
-    return task->executor != NULL && task->executor->waits_for(task, peer->rank);
+    return task->run.executor != NULL && task->run.executor->waits_for(task, peer->rank);
 }
 
 /* Before a question has been asked: by what the peer has said of the operation so far. */
 static bool is_straggler(const struct pki_task *task, const struct pki_peer *peer)
 {
-    return task->plan != NULL && peer->coll_heard < task->number;
+    return task->plan != NULL && peer->heard.coll < task->number;
 }
 
 /* From a rank that is waited for to the one that is to blame for it: -1 when all on the way do their part, as far as they know. */
@@ -40,11 +40,11 @@ static int follow(const struct pki_engine *e, const struct pki_task *task, int r
 
         if (rank == e->config.rank)
             return -1;
-        if (peer->answered < task->asked)
+        if (peer->heard.answered < task->inquiry.asked)
             return rank;
-        if (peer->answered_waits < 0)
-            return task->plan != NULL && peer->answered_number < task->number ? rank : -1;
-        rank = peer->answered_waits;
+        if (peer->heard.waits < 0)
+            return task->plan != NULL && peer->heard.number < task->number ? rank : -1;
+        rank = peer->heard.waits;
     }
     return -1;
 }
@@ -71,7 +71,7 @@ static void name_missing(const struct pki_engine *e, const struct pki_task *task
 
         if (!waits_for(task, &e->peers[i]))
             continue;
-        if (task->asked != 0)
+        if (task->inquiry.asked != 0)
             rank = follow(e, task, i);
         else if (is_straggler(task, &e->peers[i]))
             rank = i;
@@ -106,7 +106,7 @@ int pki_engine_missing(struct pki_engine *e)
     char text[160];
     const struct pki_task *task;
 
-    if (pki_list_empty(&e->tasks))
+    if (pki_list_empty(&e->tasks.all))
         return -1;
     task = pki_engine_first_task(e);
     name_missing(e, task->switched.rest != NULL ? task->switched.rest : task, text, sizeof text);
@@ -115,14 +115,14 @@ int pki_engine_missing(struct pki_engine *e)
 
 static void ask(struct pki_engine *e, struct pki_task *task, uint64_t now)
 {
-    struct pki_msg msg = { .kind = PKI_MSG_WHO, .op = task->number, .offset = ++e->questions };
+    struct pki_msg msg = { .kind = PKI_MSG_WHO, .op = task->number, .offset = ++e->rounds.questions };
 
     if (task->plan != NULL) {
         msg.flags = PKI_MSG_FLAG_COLL;
         msg.sig = task->sig;
     }
-    task->asking = e->questions;
-    task->asking_ns = now;
+    task->inquiry.asking = e->rounds.questions;
+    task->inquiry.asking_ns = now;
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
         if (e->peers[i].ctrl != NULL && !e->peers[i].gone)
             (void)pki_ctrl_send(&e->peers[i], &msg, NULL, e); /* a full control channel is that of a rank that is late */
@@ -130,7 +130,7 @@ static void ask(struct pki_engine *e, struct pki_task *task, uint64_t now)
 
 void pki_stragglers_message(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg)
 {
-    struct pki_msg here = { .kind = PKI_MSG_HERE, .op = e->coll_number, .offset = msg->offset };
+    struct pki_msg here = { .kind = PKI_MSG_HERE, .op = e->colls.number, .offset = msg->offset };
 
     if (msg->kind == PKI_MSG_WHO) {
         /* Ranks that disagree on the root may all wait for one another, and nothing else is ever sent. */
@@ -138,10 +138,10 @@ void pki_stragglers_message(struct pki_engine *e, struct pki_peer *peer, const s
             return;
         here.bytes = (uint64_t)((int64_t)pki_engine_missing(e) + 1);
         (void)pki_ctrl_send(peer, &here, NULL, e);
-    } else if (msg->offset <= e->questions) {
-        peer->answered = msg->offset;
-        peer->answered_number = msg->op;
-        peer->answered_waits = msg->bytes <= (uint64_t)e->config.size ? (int)msg->bytes - 1 : -1;
+    } else if (msg->offset <= e->rounds.questions) {
+        peer->heard.answered = msg->offset;
+        peer->heard.number = msg->op;
+        peer->heard.waits = msg->bytes <= (uint64_t)e->config.size ? (int)msg->bytes - 1 : -1;
     }
 }
 
@@ -153,9 +153,9 @@ static void ask_in_time(struct pki_engine *e, struct pki_task *task, uint64_t no
 
     if (due == 0 && task->plan != NULL && now >= task->begun_ns + (answer_ns < SOON_NS ? answer_ns : SOON_NS))
         due = 1;
-    if (!task->started || due <= task->questions)
+    if (!task->started || due <= task->inquiry.questions)
         return;
-    task->questions = due;
+    task->inquiry.questions = due;
     ask(e, task, now);
 }
 
@@ -168,7 +168,7 @@ static void warn(struct pki_engine *e, struct pki_task *task, uint64_t waited_ms
     where = pki_engine_where(e, first_missing(missing), task);
     if (missing[0] == '\0')
         name_else(task, missing, sizeof missing);
-    task->warned = true;
+    task->inquiry.warned = true;
     pki_log(PKI_LOG_WARN, &where, "has waited %llu ms for rank %s", (unsigned long long)waited_ms,
             missing);
 }
@@ -192,7 +192,7 @@ static bool goes_on_otherwise(const struct pki_engine *e, struct pki_task *task,
 {
     char missing[160];
 
-    if (!pki_task_is_switched(task) || task->asked != task->asking)
+    if (!pki_task_is_switched(task) || task->inquiry.asked != task->inquiry.asking)
         return false;
     name_missing(e, task, missing, sizeof missing);
     return missing[0] == '\0' && pki_switched_gives_up(task, now, span);
@@ -200,15 +200,16 @@ static bool goes_on_otherwise(const struct pki_engine *e, struct pki_task *task,
 
 void pki_stragglers_check(struct pki_engine *e, uint64_t now)
 {
-    for (struct pki_list *node = e->tasks.next; node != &e->tasks && atomic_load(&e->failed) == PK_OK; node = node->next) {
+    for (struct pki_list *node = e->tasks.all.next; node != &e->tasks.all && atomic_load(&e->failed) == PK_OK;
+         node = node->next) {
         struct pki_task *task = pki_container_of(node, struct pki_task, node);
         const uint64_t span = task->deadline_ns - task->begun_ns;
         const uint64_t answer_ns = span / 4 < ANSWER_NS ? span / 4 : ANSWER_NS;
         const uint64_t warn_ns = task->begun_ns + (span / 2 < WARN_AFTER_NS ? span / 2 : WARN_AFTER_NS);
         const uint64_t waited_ms = (now - task->begun_ns) / PKI_NS_PER_MS;
 
-        if (now - task->asking_ns >= answer_ns / 2)
-            task->asked = task->asking;
+        if (now - task->inquiry.asking_ns >= answer_ns / 2)
+            task->inquiry.asked = task->inquiry.asking;
         if (task->switched.rest != NULL) /* which is in the list, with the same deadline */
             continue;
         ask_in_time(e, task, now, warn_ns, answer_ns);
@@ -216,7 +217,7 @@ void pki_stragglers_check(struct pki_engine *e, uint64_t now)
             continue;
         if (now >= task->deadline_ns)
             time_out(e, task, waited_ms);
-        else if (now >= warn_ns && !task->warned && task->asked == task->asking)
+        else if (now >= warn_ns && !task->inquiry.warned && task->inquiry.asked == task->inquiry.asking)
             warn(e, task, waited_ms);
     }
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting: what a thread does that has nothing to do, and the loops that do it. It looks again at once while each rank has a CPU of its own, then
+ * Waiting: what a thread does that has nothing to do, and the loop of one that waits for several engines (for one: progress.c). It looks again at once while each rank has a CPU of its own, then
  * leaves the CPU to others, and at last sleeps (sleep.c). A thread that waits for several engines goes by the least patient of them.
  */
 #include <sched.h>
@@ -12,20 +12,20 @@ bool pki_engine_spins(const struct pki_engine *e)
 {
     if (pki_switched_is_busy(e))
         return false;
-    for (int i = 0; i < e->nifaces; i++)
-        if (atomic_load_explicit(&e->ifaces[i]->in_kernel, memory_order_relaxed))
+    for (int i = 0; i < e->ifaces.n; i++)
+        if (atomic_load_explicit(&e->ifaces.at[i]->in_kernel, memory_order_relaxed))
             return false;
-    return e->spin;
+    return !e->config.shares_cpu;
 }
 
 static unsigned yields(const struct pki_engine *e)
 {
-    if (pki_switched_is_busy(e) && !e->spin)
+    if (pki_switched_is_busy(e) && e->config.shares_cpu)
         return pki_tuning.wait.yields_beside_aggregator;
-    for (int i = 0; i < e->nifaces; i++)
-        if (e->ifaces[i]->carries && e->ifaces[i]->in_threads)
+    for (int i = 0; i < e->ifaces.n; i++)
+        if (e->ifaces.at[i]->carries && e->ifaces.at[i]->in_threads)
             return pki_tuning.wait.yields_beside_threads;
-    if (!e->spin)
+    if (e->config.shares_cpu)
         return pki_tuning.wait.yields;
     return pki_engine_spins(e) ? pki_tuning.wait.yields_spinning : pki_tuning.wait.yields_beside_kernel;
 }
@@ -34,7 +34,7 @@ enum rest { LOOK_AGAIN, YIELD, SLEEP };
 
 static enum rest rest_of(const struct pki_engine *e, unsigned idle)
 {
-    if (e->spin && idle < (pki_engine_spins(e) ? pki_tuning.wait.spins : pki_tuning.wait.spins_beside_kernel))
+    if (!e->config.shares_cpu && idle < (pki_engine_spins(e) ? pki_tuning.wait.spins : pki_tuning.wait.spins_beside_kernel))
         return LOOK_AGAIN;
     return idle < yields(e) ? YIELD : SLEEP;
 }
@@ -64,42 +64,6 @@ void pki_engine_backoff(struct pki_engine *e, unsigned idle)
     const struct pki_awaited one = { .engine = e };
 
     rest_for(&one, rest_of(e, idle), idle);
-}
-
-/* Progress until `done` is set. */
-void pki_engine_wait(struct pki_engine *e, const atomic_bool *done)
-{
-    unsigned idle = 0;
-
-    while (!atomic_load_explicit(done, memory_order_acquire)) {
-        bool moved = false;
-
-        if (pki_engine_trylock(e)) {
-            moved = pki_engine_progress(e);
-            pki_engine_unlock(e);
-        }
-        idle = moved ? 0 : idle + 1;
-        if (!moved)
-            pki_engine_backoff(e, idle);
-    }
-}
-
-void pki_engine_wait_all(struct pki_engine *e)
-{
-    unsigned idle = 0;
-
-    for (;;) {
-        bool empty, moved;
-
-        pki_engine_lock(e);
-        moved = pki_engine_progress(e);
-        empty = pki_list_empty(&e->tasks);
-        pki_engine_unlock(e);
-        if (empty)
-            return;
-        idle = moved ? 0 : idle + 1;
-        pki_engine_backoff(e, idle);
-    }
 }
 
 /* ---- Several engines ---- */

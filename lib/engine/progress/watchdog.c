@@ -40,8 +40,8 @@ void pki_watchdog_open_slots(const struct pki_engine *e)
 /* What the CPU reads of these words is not believed once the engine has failed (recv.c, send.c). */
 void pki_watchdog_release(struct pki_engine *e)
 {
-    if (e->abort_word != NULL)
-        atomic_store(e->abort_word, 1);
+    if (e->signals.abort_word != NULL)
+        atomic_store(e->signals.abort_word, 1);
     pki_signals_release_all(e);
     if (e->gpu != NULL)
         pki_signals_release_barriers(e);
@@ -75,15 +75,15 @@ static void hear(struct pki_engine *e)
 
 void pki_watchdog_check(struct pki_engine *e, uint64_t now)
 {
-    uint32_t turn = atomic_load_explicit(&e->turns, memory_order_relaxed);
+    uint32_t turn = atomic_load_explicit(&e->lock.turns, memory_order_relaxed);
 
-    if (turn % 2 == 0 || turn != e->held.turn) {
-        e->held = (struct pki_watchdog){ turn, now };
+    if (turn % 2 == 0 || turn != e->lock.held.turn) {
+        e->lock.held = (struct pki_watchdog){ turn, now };
         return;
     }
-    if (e->config.timeout_ms > 0 && now - e->held.since_ns > e->config.timeout_ms * PKI_NS_PER_MS + GRACE_NS)
-        give_up(e, now - e->held.since_ns);
-    if (now - e->held.since_ns > pki_tuning.wait.held_ns && atomic_load(&e->async_tasks) > 0)
+    if (e->config.timeout_ms > 0 && now - e->lock.held.since_ns > e->config.timeout_ms * PKI_NS_PER_MS + GRACE_NS)
+        give_up(e, now - e->lock.held.since_ns);
+    if (now - e->lock.held.since_ns > pki_tuning.wait.held_ns && atomic_load(&e->service.async_tasks) > 0)
         hear(e);
     if (atomic_load(&e->failed) != PK_OK)
         pki_watchdog_release(e);

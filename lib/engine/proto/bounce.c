@@ -64,7 +64,7 @@ void pki_bounce_buffer_give(struct pki_bounce_pool *pool, int slot)
 
 struct pki_queue *pki_bounce_queue(struct pki_engine *e, bool up)
 {
-    struct pki_bounce_pool *pool = up ? &e->in : &e->out;
+    struct pki_bounce_pool *pool = up ? &e->proto.in : &e->proto.out;
     pk_result_t result = pool->memory != NULL ? PK_OK : pki_bounce_pool_open(e, pool);
 
     if (result != PK_OK)
@@ -84,7 +84,7 @@ pk_result_t pki_bounce_copy(struct pki_engine *e, const struct pki_queue *q, int
 
     for (size_t done = 0; done < bytes && result == PK_OK; done += PKI_BOUNCE_BYTES) {
         size_t len = bytes - done < PKI_BOUNCE_BYTES ? bytes - done : PKI_BOUNCE_BYTES;
-        char *slot = pki_bounce_buffer_at(&e->out, slot_index);
+        char *slot = pki_bounce_buffer_at(&e->proto.out, slot_index);
 
         result = e->gpu->ops->copy(q, slot, src + done, len);
         if (result == PK_OK)
@@ -96,15 +96,16 @@ pk_result_t pki_bounce_copy(struct pki_engine *e, const struct pki_queue *q, int
 
 bool pki_bounce_idle(struct pki_engine *e)
 {
-    return (e->out.memory == NULL || e->gpu->ops->idle(&e->out.queue)) && (e->in.memory == NULL || e->gpu->ops->idle(&e->in.queue));
+    return (e->proto.out.memory == NULL || e->gpu->ops->idle(&e->proto.out.queue)) &&
+           (e->proto.in.memory == NULL || e->gpu->ops->idle(&e->proto.in.queue));
 }
 
 void pki_bounce_close(struct pki_engine *e)
 {
-    struct pki_list *lists[2] = { &e->bounce_states, &e->spare_bounces };
+    struct pki_list *lists[2] = { &e->proto.bounce_states, &e->proto.spare_bounces };
 
-    pool_close(e, &e->out);
-    pool_close(e, &e->in);
+    pool_close(e, &e->proto.out);
+    pool_close(e, &e->proto.in);
     for (int i = 0; i < 2; i++) {
         struct pki_list *node;
 
@@ -127,32 +128,32 @@ bool pki_bounce_open(struct pki_xfer *xfer)
     struct pki_engine *e = xfer->engine;
     struct pki_list *node;
 
-    if (xfer->bounce_state != NULL)
+    if (xfer->bounce.state != NULL)
         return true;
-    node = pki_list_pop(&e->spare_bounces);
-    xfer->bounce_state = node != NULL ? pki_container_of(node, struct pki_bounce, node) : calloc(1, sizeof *xfer->bounce_state);
-    if (xfer->bounce_state == NULL) {
+    node = pki_list_pop(&e->proto.spare_bounces);
+    xfer->bounce.state = node != NULL ? pki_container_of(node, struct pki_bounce, node) : calloc(1, sizeof *xfer->bounce.state);
+    if (xfer->bounce.state == NULL) {
         pki_engine_poison(e, pki_fail(PK_ERR_MEMORY, NULL, "no memory for the bounce buffers of a transfer"), true);
         return false;
     }
-    xfer->bounce_state->head = xfer->bounce_state->tail = 0;
-    pki_list_init(&xfer->bounce_state->node);
-    pki_list_push(&e->bounce_states, &xfer->bounce_state->node);
+    xfer->bounce.state->head = xfer->bounce.state->tail = 0;
+    pki_list_init(&xfer->bounce.state->node);
+    pki_list_push(&e->proto.bounce_states, &xfer->bounce.state->node);
     return true;
 }
 
 /* Of a transfer that failed the copies may still be under way: its pieces stay as they are until the engine is closed. */
 void pki_bounce_leave(struct pki_xfer *xfer)
 {
-    struct pki_bounce *bounce_state = xfer->bounce_state;
+    struct pki_bounce *bounce_state = xfer->bounce.state;
 
-    free(xfer->kept);
-    xfer->kept = NULL;
-    xfer->bounce_state = NULL;
+    free(xfer->bounce.kept);
+    xfer->bounce.kept = NULL;
+    xfer->bounce.state = NULL;
     if (bounce_state == NULL || bounce_state->head != bounce_state->tail)
         return;
     pki_list_remove(&bounce_state->node);
-    pki_list_push(&xfer->engine->spare_bounces, &bounce_state->node);
+    pki_list_push(&xfer->engine->proto.spare_bounces, &bounce_state->node);
 }
 
 bool pki_bounce_copy_start(struct pki_engine *e, struct pki_bounce_pool *pool, struct pki_piece *piece, void *dst, const void *src)
@@ -174,7 +175,7 @@ bool pki_bounce_copy_start(struct pki_engine *e, struct pki_bounce_pool *pool, s
     }
     e->stats.copies++;
     piece->copied = ended.signal;
-    piece->copying = true;
+    piece->state = piece->state == PKI_BOUNCE_FILLED ? PKI_BOUNCE_UNPACKING : PKI_BOUNCE_PACKING;
     return true;
 }
 
@@ -185,7 +186,7 @@ bool pki_bounce_unpack(struct pki_engine *e, struct pki_piece *const *pieces, in
     pk_result_t result;
     int words = 0;
 
-    if (!e->gpu->ops->clear(&e->in.queue, true))
+    if (!e->gpu->ops->clear(&e->proto.in.queue, true))
         return false;
     for (; words < n; words++) {
         struct pki_piece *piece = pieces[words];
@@ -199,9 +200,9 @@ bool pki_bounce_unpack(struct pki_engine *e, struct pki_piece *const *pieces, in
     }
     if (words == 0)
         return false;
-    result = e->gpu->ops->unpack(&e->in.queue, dst, e->in.memory, fragments, words);
+    result = e->gpu->ops->unpack(&e->proto.in.queue, dst, e->proto.in.memory, fragments, words);
     if (result == PK_OK)
-        result = e->gpu->ops->signals(&e->in.queue, ended, words, PKI_WAIT_VALUE);
+        result = e->gpu->ops->signals(&e->proto.in.queue, ended, words, PKI_WAIT_VALUE);
     if (result != PK_OK) {
         pki_engine_poison(e, result, true);
         return false;
@@ -209,18 +210,19 @@ bool pki_bounce_unpack(struct pki_engine *e, struct pki_piece *const *pieces, in
     e->stats.kernels++;
     for (int i = 0; i < words; i++) {
         pieces[i]->copied = ended[i].signal;
-        pieces[i]->copying = true;
+        pieces[i]->state = PKI_BOUNCE_UNPACKING;
     }
     return true;
 }
 
-bool pki_bounce_copy_ended(struct pki_engine *e, struct pki_piece *piece)
+void pki_bounce_look_at_copy(struct pki_engine *e, struct pki_piece *piece)
 {
-    if (!piece->copying || !pki_signal_is_open(&piece->copied))
-        return false;
+    const bool packs = piece->state == PKI_BOUNCE_PACKING;
+
+    if ((!packs && piece->state != PKI_BOUNCE_UNPACKING) || !pki_signal_is_open(&piece->copied))
+        return;
     pki_signals_give(e, piece->word);
-    piece->copying = false;
-    return true;
+    piece->state = packs ? PKI_BOUNCE_FILLED : PKI_BOUNCE_ENDED;
 }
 
 int pki_bounce_unpack_ctas(const struct pki_engine *e, const struct pki_peer *peer)

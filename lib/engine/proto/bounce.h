@@ -5,6 +5,15 @@
 
 #include "engine/proto/proto.h"
 
+enum pki_piece_state {
+    PKI_BOUNCE_EMPTY,     /* Nothing, or not all of it, is where the next one takes it from. */
+    PKI_BOUNCE_PACKING,   /* Send: the GPU copies it into its slot. */
+    PKI_BOUNCE_FILLED,    /* Send: it may be put. Receive: all of it has come. */
+    PKI_BOUNCE_MOVING,    /* Send: the transport puts it. */
+    PKI_BOUNCE_UNPACKING, /* Receive: the GPU copies it out of its slot. */
+    PKI_BOUNCE_ENDED      /* Nothing more is to be done for it. */
+};
+
 /* Part of a transfer on its way through slots (bounce.c). */
 struct pki_piece {
     size_t offset, len;
@@ -16,14 +25,13 @@ struct pki_piece {
     size_t moved;            /* bytes gone or come as DATA messages */
     bool asked;              /* send: BOUNCE_REQ is out */
     bool placed;             /* send: `remote` is known. receive: BOUNCE_CREDIT is out */
-    bool copying, filled;    /* filled: send: may be put. receive: has come */
-    bool moving, ended;
+    enum pki_piece_state state;
     struct pki_put put;      /* send */
     struct pki_recv recv;    /* receive: of the slot */
 };
 
 struct pki_bounce {
-    struct pki_list node;    /* engine->bounce_states or spare_bounces */
+    struct pki_list node;    /* engine->proto.bounce_states or spare_bounces */
     struct pki_piece pieces[2 * PKI_BOUNCE_PIECES]; /* receive: so many may be in slots, and as many more asked for */
     unsigned head, tail;
 };
@@ -45,10 +53,10 @@ static inline struct pki_piece *pki_bounce_piece(struct pki_bounce *bounce_state
 }
 /* Do the devices of this way read and write the transfer's GPU memory themselves? */
 bool pki_bounce_reaches(const struct pki_xfer *xfer, const struct pki_ep *path);
-/* Let the GPU copy, and a word say when it has. False: no word is free, or the engine has failed. */
+/* Let the GPU copy, and a word say when it has, which look_at_copy sees. False: no word is free, or the engine has failed. */
 bool pki_bounce_copy_start(struct pki_engine *engine, struct pki_bounce_pool *pool, struct pki_piece *piece, void *dst, const void *src);
 /* The same for n pieces of one transfer that have come into slots of this rank, by one kernel. */
 bool pki_bounce_unpack(struct pki_engine *engine, struct pki_piece *const *pieces, int n, char *dst);
-bool pki_bounce_copy_ended(struct pki_engine *engine, struct pki_piece *piece);
+void pki_bounce_look_at_copy(struct pki_engine *engine, struct pki_piece *piece);
 
 #endif

@@ -18,7 +18,7 @@ static size_t piece_max(const struct pki_xfer *xfer)
 static bool piece_begin(struct pki_xfer *xfer)
 {
     struct pki_engine *e = xfer->engine;
-    struct pki_bounce *bounce_state = xfer->bounce_state;
+    struct pki_bounce *bounce_state = xfer->bounce.state;
     struct pki_piece *piece = pki_bounce_piece(bounce_state, bounce_state->head);
     size_t left = xfer->ready - xfer->issued, max = piece_max(xfer);
     const char *src = xfer->addr + xfer->issued;
@@ -26,22 +26,22 @@ static bool piece_begin(struct pki_xfer *xfer)
     if (left == 0 || bounce_state->head - bounce_state->tail == PKI_BOUNCE_PIECES)
         return false;
     *piece = (struct pki_piece){ .offset = xfer->issued, .len = left < max ? left : max, .slot = -1,
-                                 .src = src, .placed = !pki_xfer_slots_there(xfer), .remote = xfer->remote + xfer->issued };
-    if (pki_xfer_slots_here(xfer) && !xfer->direct) {
-        piece->slot = pki_bounce_buffer_take(e, &e->out);
+                                 .src = src, .placed = !pki_xfer_slots_there(xfer), .remote = xfer->there.remote + xfer->issued };
+    if (pki_xfer_slots_here(xfer) && !xfer->bounce.direct) {
+        piece->slot = pki_bounce_buffer_take(e, &e->proto.out);
         if (piece->slot < 0)
             return false;
-        piece->src = pki_bounce_buffer_at(&e->out, piece->slot);
+        piece->src = pki_bounce_buffer_at(&e->proto.out, piece->slot);
     }
     if (piece->slot >= 0 && xfer->kind == PKI_MEM_DEVICE) {
-        if (!pki_bounce_copy_start(e, &e->out, piece, pki_bounce_buffer_at(&e->out, piece->slot), src)) {
-            pki_bounce_buffer_give(&e->out, piece->slot);
+        if (!pki_bounce_copy_start(e, &e->proto.out, piece, pki_bounce_buffer_at(&e->proto.out, piece->slot), src)) {
+            pki_bounce_buffer_give(&e->proto.out, piece->slot);
             return false;
         }
     } else {
         if (piece->slot >= 0)
-            memcpy(pki_bounce_buffer_at(&e->out, piece->slot), src, piece->len);
-        piece->filled = true;
+            memcpy(pki_bounce_buffer_at(&e->proto.out, piece->slot), src, piece->len);
+        piece->state = PKI_BOUNCE_FILLED;
     }
     xfer->issued += piece->len;
     bounce_state->head++;
@@ -50,16 +50,17 @@ static bool piece_begin(struct pki_xfer *xfer)
 
 static void piece_ask(struct pki_xfer *xfer, struct pki_piece *piece)
 {
-    struct pki_msg msg = { .kind = PKI_MSG_BOUNCE_REQ, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
-                           .bytes = xfer->bytes, .offset = piece->offset, .signal_value = (uint32_t)piece->len };
+    struct pki_msg msg = pki_xfer_message(xfer, PKI_MSG_BOUNCE_REQ);
 
+    msg.offset = piece->offset;
+    msg.signal_value = (uint32_t)piece->len;
     piece->asked = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) == PK_OK;
 }
 
 void pki_bounce_placed(struct pki_xfer *xfer, const struct pki_msg *msg)
 {
-    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
-    struct pki_bounce *bounce_state = xfer->bounce_state;
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->user.task);
+    struct pki_bounce *bounce_state = xfer->bounce.state;
 
     for (unsigned i = bounce_state != NULL ? bounce_state->tail : 0; bounce_state != NULL && i != bounce_state->head; i++) {
         struct pki_piece *piece = pki_bounce_piece(bounce_state, i);
@@ -82,27 +83,27 @@ static void piece_tell(struct pki_xfer *xfer, struct pki_piece *piece)
         return;
     while (piece->moved < piece->len) {
         size_t len = piece->len - piece->moved < max ? piece->len - piece->moved : max;
-        struct pki_msg msg = { .kind = PKI_MSG_DATA, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
-                               .bytes = xfer->bytes, .offset = piece->offset + piece->moved, .payload = (uint32_t)len };
+        struct pki_msg msg = pki_xfer_message(xfer, PKI_MSG_DATA);
 
+        msg.offset = piece->offset + piece->moved;
+        msg.payload = (uint32_t)len;
         if (pki_ctrl_send(xfer->peer, &msg, piece->src + piece->moved, xfer->engine) != PK_OK)
             return;
         piece->moved += len;
     }
     xfer->reported = piece->offset + piece->len;
-    piece->ended = true;
+    piece->state = PKI_BOUNCE_ENDED;
 }
 
 static void piece_put(struct pki_xfer *xfer, struct pki_piece *piece)
 {
-    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->user.task);
     const struct pki_transport *transport = xfer->path->iface->transport;
     pk_result_t result;
 
     piece->put = (struct pki_put){ .ep = xfer->path, .src = piece->src, .remote = piece->remote, .bytes = piece->len,
                                    .whole = xfer->bytes, .owner = xfer };
-    piece->put.about = (struct pki_msg){ .kind = PKI_MSG_FIN, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig,
-                                         .op = xfer->op, .bytes = xfer->bytes };
+    piece->put.about = pki_xfer_message(xfer, PKI_MSG_FIN);
     if (pki_xfer_slots_there(xfer))
         piece->put.about.flags |= PKI_MSG_FLAG_BOUNCE;
     pki_list_init(&piece->put.event.node);
@@ -113,59 +114,61 @@ static void piece_put(struct pki_xfer *xfer, struct pki_piece *piece)
         pki_engine_attribute_failure(xfer->engine, result, &where, xfer->path, xfer->done, xfer->bytes);
         return;
     }
-    piece->moving = true;
-    xfer->engine->puts_out++;
+    piece->state = PKI_BOUNCE_MOVING;
+    xfer->engine->proto.puts_out++;
 }
 
 void pki_bounce_put_done(struct pki_xfer *xfer, struct pki_put *put)
 {
-    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->user.task);
 
     if (put->result != PK_OK)
         pki_engine_attribute_failure(xfer->engine, put->result, &where, put->ep, xfer->done, xfer->bytes);
     else
-        pki_container_of(put, struct pki_piece, put)->ended = true;
+        pki_container_of(put, struct pki_piece, put)->state = PKI_BOUNCE_ENDED;
 }
 
 /* False: not yet, and no later piece may overtake it. */
 static bool piece_send(struct pki_xfer *xfer, struct pki_piece *piece)
 {
-    piece->filled |= pki_bounce_copy_ended(xfer->engine, piece);
+    pki_bounce_look_at_copy(xfer->engine, piece);
     if (pki_xfer_slots_there(xfer) && !piece->asked)
         piece_ask(xfer, piece);
     if (pki_xfer_slots_there(xfer) && !piece->asked)
         return false;
-    if (!piece->filled || !piece->placed || piece->moving || piece->ended)
-        return xfer->path->can_put || piece->ended;
+    if (piece->state != PKI_BOUNCE_FILLED || !piece->placed)
+        return xfer->path->can_put || piece->state == PKI_BOUNCE_ENDED;
     if (xfer->path->can_put)
         piece_put(xfer, piece);
     else
         piece_tell(xfer, piece);
-    return piece->moving || piece->ended;
+    return piece->state != PKI_BOUNCE_FILLED;
 }
 
 void pki_bounce_send(struct pki_xfer *xfer)
 {
     struct pki_engine *e = xfer->engine;
+    struct pki_bounce *bounce;
     size_t before = xfer->done;
     bool go_on = true;
 
-    if (xfer->bounce_state == NULL)
-        xfer->direct = xfer->kind == PKI_MEM_DEVICE && pki_bounce_reaches(xfer, xfer->path);
+    if (xfer->bounce.state == NULL)
+        xfer->bounce.direct = xfer->kind == PKI_MEM_DEVICE && pki_bounce_reaches(xfer, xfer->path);
     if (!pki_bounce_open(xfer))
         return;
     while (piece_begin(xfer))
         ;
-    for (unsigned i = xfer->bounce_state->tail; i != xfer->bounce_state->head && go_on && atomic_load(&e->failed) == PK_OK; i++)
-        go_on = piece_send(xfer, pki_bounce_piece(xfer->bounce_state, i));
-    while (xfer->bounce_state->tail != xfer->bounce_state->head && pki_bounce_piece(xfer->bounce_state, xfer->bounce_state->tail)->ended) {
-        struct pki_piece *piece = pki_bounce_piece(xfer->bounce_state, xfer->bounce_state->tail++);
+    bounce = xfer->bounce.state;
+    for (unsigned i = bounce->tail; i != bounce->head && go_on && atomic_load(&e->failed) == PK_OK; i++)
+        go_on = piece_send(xfer, pki_bounce_piece(bounce, i));
+    while (bounce->tail != bounce->head && pki_bounce_piece(bounce, bounce->tail)->state == PKI_BOUNCE_ENDED) {
+        struct pki_piece *piece = pki_bounce_piece(bounce, bounce->tail++);
 
-        pki_bounce_buffer_give(&e->out, piece->slot);
+        pki_bounce_buffer_give(&e->proto.out, piece->slot);
         xfer->done += piece->len;
     }
-    if (xfer->finish.word != NULL && xfer->done == xfer->bytes)
-        pki_signal_open(&xfer->finish);
+    if (xfer->signals.finish.word != NULL && xfer->done == xfer->bytes)
+        pki_signal_open(&xfer->signals.finish);
     if (xfer->done > before && xfer->done < xfer->bytes)
         pki_xfer_progressed(xfer);
     pki_xfer_activate(xfer);
@@ -176,21 +179,21 @@ bool pki_bounce_low_latency(struct pki_xfer *xfer)
 {
     struct pki_engine *e = xfer->engine;
 
-    if (xfer->slot < 0)
-        xfer->slot = pki_bounce_buffer_take(e, &e->out);
-    if (xfer->slot < 0)
+    if (xfer->bounce.slot < 0)
+        xfer->bounce.slot = pki_bounce_buffer_take(e, &e->proto.out);
+    if (xfer->bounce.slot < 0)
         return false;
-    memcpy(pki_bounce_buffer_at(&e->out, xfer->slot), xfer->addr, xfer->bytes);
+    memcpy(pki_bounce_buffer_at(&e->proto.out, xfer->bounce.slot), xfer->addr, xfer->bytes);
     return true;
 }
 
 char *pki_bounce_low_latency_source(const struct pki_xfer *xfer)
 {
-    return pki_bounce_buffer_at(&xfer->engine->out, xfer->slot);
+    return pki_bounce_buffer_at(&xfer->engine->proto.out, xfer->bounce.slot);
 }
 
 void pki_bounce_give(struct pki_xfer *xfer)
 {
-    pki_bounce_buffer_give(xfer->is_send ? &xfer->engine->out : &xfer->engine->in, xfer->slot);
-    xfer->slot = -1;
+    pki_bounce_buffer_give(xfer->is_send ? &xfer->engine->proto.out : &xfer->engine->proto.in, xfer->bounce.slot);
+    xfer->bounce.slot = -1;
 }

@@ -13,7 +13,7 @@ static bool grant_fits(const struct pki_xfer *xfer, const struct pki_msg *grant)
     if ((grant->flags & PKI_MSG_FLAG_BOUNCE) != 0)
         return !device && grant->region == 0;
     if ((grant->flags & PKI_MSG_FLAG_LL) != 0)
-        return device && xfer->engine->gpu != NULL && xfer->peer->ll_remote != NULL && xfer->bytes <= PKI_LL_MAX_BYTES &&
+        return device && xfer->engine->gpu != NULL && xfer->peer->ll.remote != NULL && xfer->bytes <= PKI_LL_MAX_BYTES &&
                (size_t)grant->signal_slot * PKI_LL_UNIT + 2 * xfer->bytes <= PKI_LL_RING_BYTES;
     if (device)
         return grant->region != 0 && xfer->peer->ctrl->signals_theirs != NULL && grant->signal_slot < PKI_SIGNAL_SLOTS;
@@ -35,35 +35,35 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
     if (pki_xfer_slots_there(xfer))
         return PK_OK;
     if ((grant->flags & PKI_MSG_FLAG_LL) != 0) {
-        xfer->ll = true;
-        xfer->signal_slot = grant->signal_slot;
-        xfer->signal_value = grant->signal_value;
+        xfer->signals.ll = true;
+        xfer->signals.slot = grant->signal_slot;
+        xfer->signals.value = grant->signal_value;
         return PK_OK;
     }
     if (grant->region != 0 && (grant->flags & PKI_MSG_FLAG_DEVICE) == 0) {
-        xfer->remote_mapped = xfer->kind == PKI_MEM_HOST;
-        result = pki_region_map_host(xfer->engine, peer, grant, xfer->remote_mapped, &base);
+        xfer->there.mapped = xfer->kind == PKI_MEM_HOST;
+        result = pki_region_map_host(xfer->engine, peer, grant, xfer->there.mapped, &base);
         base -= grant->offset;
     } else if (grant->region != 0)
         result = pki_region_map(xfer->engine, peer, grant->region, grant->offset, xfer->bytes, &base);
     if (result != PK_OK)
         return result;
-    xfer->remote = base + grant->offset;
-    xfer->combines = (grant->flags & PKI_MSG_FLAG_CTRL) != 0 && xfer->kind == PKI_MEM_HOST && xfer->path == peer->ctrl;
-    xfer->may_get = xfer->combines && (grant->flags & PKI_MSG_FLAG_GET) != 0;
+    xfer->there.remote = base + grant->offset;
+    xfer->coop.combines = (grant->flags & PKI_MSG_FLAG_CTRL) != 0 && xfer->kind == PKI_MEM_HOST && xfer->path == peer->ctrl;
+    xfer->coop.may_get = xfer->coop.combines && (grant->flags & PKI_MSG_FLAG_GET) != 0;
     if ((grant->flags & PKI_MSG_FLAG_COOP) != 0 && xfer->kind == PKI_MEM_HOST) {
-        xfer->signal_slot = grant->signal_slot % PKI_SIGNAL_SLOTS;
-        xfer->signal_value = grant->signal_value;
+        xfer->signals.slot = grant->signal_slot % PKI_SIGNAL_SLOTS;
+        xfer->signals.value = grant->signal_value;
     }
     if ((grant->flags & PKI_MSG_FLAG_DEVICE) != 0) {
         struct pki_signal_slot *slot = &peer->ctrl->signals_theirs[grant->signal_slot % PKI_SIGNAL_SLOTS];
 
-        xfer->signal_slot = grant->signal_slot % PKI_SIGNAL_SLOTS;
-        xfer->signal_value = grant->signal_value;
-        xfer->joined = grant->extra == PKI_CTS_JOINED;
-        pki_watchdog_note(peer, true, xfer->signal_slot, xfer->signal_value);
-        xfer->start = (struct pki_signal){ &slot->start, grant->signal_value };
-        xfer->finish = (struct pki_signal){ &slot->done, grant->signal_value };
+        xfer->signals.slot = grant->signal_slot % PKI_SIGNAL_SLOTS;
+        xfer->signals.value = grant->signal_value;
+        xfer->signals.joined = grant->extra == PKI_CTS_JOINED;
+        pki_watchdog_note(peer, true, xfer->signals.slot, xfer->signals.value);
+        xfer->signals.start = (struct pki_signal){ &slot->start, grant->signal_value };
+        xfer->signals.finish = (struct pki_signal){ &slot->done, grant->signal_value };
     }
     return PK_OK;
 }
@@ -80,12 +80,12 @@ static void choose_path(struct pki_xfer *xfer, const struct pki_msg *grant, enum
 
     bool there = (grant->flags & PKI_MSG_FLAG_BOUNCE) != 0;
 
-    xfer->slots = PKI_SLOTS_NONE;
+    xfer->bounce.slots = PKI_SLOTS_NONE;
     xfer->path = there ? NULL : peer->path[xfer->kind][target];
     if (xfer->path != NULL)
         return;
     xfer->path = peer->path[target][target]; /* a bounce buffer is host memory */
-    xfer->slots = slots_of(xfer->kind != target, there);
+    xfer->bounce.slots = slots_of(xfer->kind != target, there);
 }
 
 /* The receiver's memory cannot be mapped now. It takes the first BOUNCE_REQ for word of that. */
@@ -93,12 +93,12 @@ static pk_result_t go_by_bounce(struct pki_xfer *xfer)
 {
     static atomic_bool said;
     struct pki_peer *peer = xfer->peer;
-    struct pki_where where = pki_engine_where(xfer->engine, peer->rank, xfer->task);
+    struct pki_where where = pki_engine_where(xfer->engine, peer->rank, xfer->user.task);
 
     xfer->path = peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
     if (xfer->path == NULL)
         return pki_fail(PK_ERR_UNSUPPORTED, &where, "the peer's memory cannot be mapped while a stream waits: there is no other path");
-    xfer->slots = slots_of(xfer->kind == PKI_MEM_DEVICE, true);
+    xfer->bounce.slots = slots_of(xfer->kind == PKI_MEM_DEVICE, true);
     xfer->engine->stats.mappings_blocked++;
     if (!atomic_exchange(&said, true))
         pki_log(PKI_LOG_WARN, &where, "the peer allocated memory where it had freed some that is still mapped here: until no stream waits "
@@ -109,10 +109,10 @@ static pk_result_t go_by_bounce(struct pki_xfer *xfer)
 void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant)
 {
     enum pki_mem_kind target = (grant->flags & PKI_MSG_FLAG_DEVICE) != 0 ? PKI_MEM_DEVICE : PKI_MEM_HOST;
-    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->user.task);
     pk_result_t result;
 
-    if (grant->bytes != xfer->bytes || grant->sig != xfer->sig) {
+    if (grant->bytes != xfer->bytes || grant->sig != xfer->id.sig) {
         pki_xfer_mismatch(xfer, grant, grant->bytes);
         return;
     }
@@ -120,7 +120,7 @@ void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant)
         pki_coop_data_asked(xfer, grant);
         return;
     }
-    if (xfer->cell != NULL)
+    if (xfer->signals.cell != NULL)
         pki_offer_declined(xfer);
     choose_path(xfer, grant, target);
     if (xfer->path == NULL) {
@@ -137,6 +137,6 @@ void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant)
         pki_engine_poison(xfer->engine, result, true);
         return;
     }
-    pki_xfer_enter(xfer, xfer->combines ? PKI_XFER_DATA : PKI_XFER_MOVE);
+    pki_xfer_enter(xfer, xfer->coop.combines ? PKI_XFER_DATA : PKI_XFER_MOVE);
     pki_xfer_activate(xfer);
 }

@@ -18,22 +18,22 @@ size_t pki_ll_ring_at(int owner, int peer)
 
 void pki_ll_close(struct pki_engine *e)
 {
-    if (e->ll_memory != NULL)
-        pki_retained_give(e->ll_memory);
+    if (e->proto.ll_memory != NULL)
+        pki_retained_give(e->proto.ll_memory);
     for (int i = 0; i < e->config.size; i++)
-        if (e->peers[i].ll_held != NULL)
-            pki_retained_give(e->peers[i].ll_held);
+        if (e->peers[i].ll.held != NULL)
+            pki_retained_give(e->peers[i].ll.held);
 }
 
 void pki_ll_unimport(struct pki_peer *peer)
 {
     struct pki_ep *path = peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
 
-    while (peer->lls.live > 0)
-        pki_ll_give(&peer->lls, peer->lls.oldest);
-    if (peer->ll_remote != NULL)
-        path->iface->transport->unmap(path, &peer->ll_exported, peer->ll_mapping);
-    peer->ll_remote = NULL;
+    while (peer->ll.ring.live > 0)
+        pki_ll_give(&peer->ll.ring, peer->ll.ring.oldest);
+    if (peer->ll.remote != NULL)
+        path->iface->transport->unmap(path, &peer->ll.exported, peer->ll.mapping);
+    peer->ll.remote = NULL;
 }
 
 /* ---- places ---- */
@@ -94,36 +94,36 @@ void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag)
 /* The oldest one's kernel has ended: nobody needs to have looked. */
 static bool oldest_ended(struct pki_engine *e, const struct pki_peer *peer)
 {
-    const _Atomic uint32_t *done = pki_signals_ll(e, peer->rank, false, peer->lls.oldest);
+    const _Atomic uint32_t *done = pki_signals_ll(e, peer->rank, false, peer->ll.ring.oldest);
 
-    return atomic_load_explicit(done, memory_order_acquire) == peer->lls.oldest;
+    return atomic_load_explicit(done, memory_order_acquire) == peer->ll.ring.oldest;
 }
 
 bool pki_ll_take_soon(struct pki_engine *e, struct pki_peer *peer, size_t bytes, int *place, uint32_t *flag)
 {
     uint64_t until = 0;
 
-    if (peer->room_ns == 0)
-        peer->room_ns = pki_tuning.gpu.ll_room_ns;
+    if (peer->ll.room_ns == 0)
+        peer->ll.room_ns = pki_tuning.gpu.ll_room_ns;
     for (;;) {
-        while (peer->lls.live > 0 && oldest_ended(e, peer))
-            pki_ll_give(&peer->lls, peer->lls.oldest);
-        if (pki_ll_take(&peer->lls, bytes, place, flag))
+        while (peer->ll.ring.live > 0 && oldest_ended(e, peer))
+            pki_ll_give(&peer->ll.ring, peer->ll.ring.oldest);
+        if (pki_ll_take(&peer->ll.ring, bytes, place, flag))
             break;
-        if (peer->ll_call == e->ll_call && peer->lls.live > 0 && (int32_t)(peer->lls.oldest - peer->ll_first) >= 0)
+        if (peer->ll.call == e->proto.ll_call && peer->ll.ring.live > 0 && (int32_t)(peer->ll.ring.oldest - peer->ll.first) >= 0)
             return false; /* what has the room is of this very call, and not launched yet */
         if (until == 0)
-            until = pki_now_ns() + peer->room_ns;
+            until = pki_now_ns() + peer->ll.room_ns;
         if (pki_now_ns() > until) {
-            peer->room_ns = peer->room_ns / 2 + 1; /* those that do not end are waited for ever more briefly */
+            peer->ll.room_ns = peer->ll.room_ns / 2 + 1; /* those that do not end are waited for ever more briefly */
             return false;
         }
         pki_cpu_pause();
     }
-    peer->room_ns = pki_tuning.gpu.ll_room_ns;
-    if (peer->ll_call != e->ll_call) {
-        peer->ll_call = e->ll_call;
-        peer->ll_first = *flag;
+    peer->ll.room_ns = pki_tuning.gpu.ll_room_ns;
+    if (peer->ll.call != e->proto.ll_call) {
+        peer->ll.call = e->proto.ll_call;
+        peer->ll.first = *flag;
     }
     return true;
 }
@@ -144,12 +144,12 @@ uint32_t pki_ll_ctas(const struct pki_engine *e, size_t bytes)
 
 uint64_t *pki_ll_slot(struct pki_engine *e, int peer, int place)
 {
-    return (uint64_t *)(void *)(e->ll_memory + pki_ll_ring_at(e->config.rank, peer) + (size_t)place * PKI_LL_UNIT);
+    return (uint64_t *)(void *)(e->proto.ll_memory + pki_ll_ring_at(e->config.rank, peer) + (size_t)place * PKI_LL_UNIT);
 }
 
 uint32_t *pki_ll_arrived(struct pki_engine *e, int peer, bool send, uint32_t flag)
 {
-    char *words = e->ll_memory + pki_ll_ring_at(e->config.rank, peer) + PKI_LL_RING_BYTES;
+    char *words = e->proto.ll_memory + pki_ll_ring_at(e->config.rank, peer) + PKI_LL_RING_BYTES;
 
     return (uint32_t *)(void *)words + (send ? PKI_LL_MESSAGES : 0) + flag % PKI_LL_MESSAGES;
 }
@@ -158,8 +158,8 @@ uint32_t *pki_ll_arrived(struct pki_engine *e, int peer, bool send, uint32_t fla
 uint32_t *pki_ll_moved(struct pki_engine *e, const struct pki_xfer *xfer)
 {
     const struct pki_peer *peer = xfer->peer;
-    char *words = e->ll_memory + pki_ll_ring_at(e->config.rank, peer->rank) + PKI_LL_RING_BYTES;
-    ptrdiff_t slot = xfer->is_send ? xfer->signal_slot : xfer->cell - peer->ctrl->signals_mine;
+    char *words = e->proto.ll_memory + pki_ll_ring_at(e->config.rank, peer->rank) + PKI_LL_RING_BYTES;
+    ptrdiff_t slot = xfer->is_send ? xfer->signals.slot : xfer->signals.cell - peer->ctrl->signals_mine;
 
     return (uint32_t *)(void *)words + 2 * PKI_LL_MESSAGES + slot;
 }

@@ -8,7 +8,7 @@ enum { OPEN, GRANTED, OFFERED, TAKEN }; /* lower two bits of a cell's state; the
 
 static uint64_t state_of(const struct pki_xfer *xfer, unsigned state)
 {
-    return (xfer->op << 16 | xfer->index) << 2 | state;
+    return (xfer->id.op << 16 | xfer->id.index) << 2 | state;
 }
 
 static int cell_of_message(uint64_t number)
@@ -18,9 +18,9 @@ static int cell_of_message(uint64_t number)
 
 static int slot_of(const struct pki_xfer *xfer)
 {
-    if ((xfer->flags & PKI_MSG_FLAG_COLL) != 0)
-        return pki_cell_of_step(xfer->op, xfer->index);
-    return cell_of_message(xfer->op);
+    if ((xfer->id.flags & PKI_MSG_FLAG_COLL) != 0)
+        return pki_cell_of_step(xfer->id.op, xfer->id.index);
+    return cell_of_message(xfer->id.op);
 }
 
 /* NULL: transfers of this pair, or of this kind, have none. */
@@ -28,7 +28,7 @@ static struct pki_signal_slot *cell_of(const struct pki_xfer *xfer)
 {
     const struct pki_peer *peer = xfer->peer;
 
-    if (xfer->kind != PKI_MEM_DEVICE || xfer->bytes == 0 || (xfer->flags & PKI_MSG_FLAG_CAPTURED) != 0 || peer->ctrl == NULL ||
+    if (xfer->kind != PKI_MEM_DEVICE || xfer->bytes == 0 || (xfer->id.flags & PKI_MSG_FLAG_CAPTURED) != 0 || peer->ctrl == NULL ||
         peer->ctrl->signals_mine == NULL || peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL)
         return NULL;
     return &(xfer->is_send ? peer->ctrl->signals_theirs : peer->ctrl->signals_mine)[slot_of(xfer)];
@@ -66,10 +66,14 @@ static void forget_rts(struct pki_xfer *xfer)
 
 static bool agrees(struct pki_xfer *xfer, const struct pki_signal_slot *cell)
 {
-    const struct pki_msg msg = { .kind = PKI_MSG_RTS, .flags = xfer->flags, .index = xfer->index, .sig = cell->sig, .op = xfer->op,
+    const struct pki_msg msg = { .kind = PKI_MSG_RTS,
+                                 .flags = xfer->id.flags,
+                                 .index = xfer->id.index,
+                                 .sig = cell->sig,
+                                 .op = xfer->id.op,
                                  .bytes = cell->bytes };
 
-    if (cell->bytes == xfer->bytes && cell->sig == xfer->sig)
+    if (cell->bytes == xfer->bytes && cell->sig == xfer->id.sig)
         return true;
     pki_xfer_mismatch(xfer, &msg, cell->bytes);
     return false;
@@ -90,11 +94,11 @@ static bool take(struct pki_xfer *xfer, struct pki_signal_slot *cell)
         return false; /* the sender may be able to map what the receiver cannot now */
     }
     pki_region_tell_soon(xfer);
-    xfer->remote = base + cell->offset;
-    xfer->cell = cell;
-    xfer->signal_value = xfer->cell_value = cell->value;
-    xfer->start = pki_offer_start(xfer);
-    xfer->finish = pki_offer_finish(xfer);
+    xfer->there.remote = base + cell->offset;
+    xfer->signals.cell = cell;
+    xfer->signals.value = xfer->signals.cell_value = cell->value;
+    xfer->signals.start = pki_offer_start(xfer);
+    xfer->signals.finish = pki_offer_finish(xfer);
     pki_watchdog_note(xfer->peer, false, slot_of(xfer), cell->value);
     atomic_store_explicit(&cell->claim, state_of(xfer, TAKEN), memory_order_release);
     return true;
@@ -129,7 +133,7 @@ void pki_offer_retract(struct pki_xfer *xfer)
 
 bool pki_offer_is_aborted(const struct pki_xfer *xfer)
 {
-    return !xfer->is_send && atomic_load_explicit(&xfer->cell->claim, memory_order_acquire) == state_of(xfer, OPEN);
+    return !xfer->is_send && atomic_load_explicit(&xfer->signals.cell->claim, memory_order_acquire) == state_of(xfer, OPEN);
 }
 
 bool pki_offer_is_settled(const struct pki_peer *peer, const struct pki_msg *want)
@@ -179,11 +183,11 @@ static bool describe(struct pki_xfer *xfer, struct pki_signal_slot *cell)
             pki_engine_poison(xfer->engine, result, true);
         return false;
     }
-    if (xfer->region == 0)
-        pki_region_hold(xfer->engine, xfer->region = cell->region);
+    if (xfer->there.region == 0)
+        pki_region_hold(xfer->engine, xfer->there.region = cell->region);
     cell->value++;
     cell->bytes = xfer->bytes;
-    cell->sig = xfer->sig;
+    cell->sig = xfer->id.sig;
     return true;
 }
 
@@ -217,10 +221,10 @@ static bool make(struct pki_xfer *xfer)
     while (!publish(xfer, cell, seen) && !has_failed(xfer));
     if (has_failed(xfer) && atomic_load(&cell->claim) != state_of(xfer, OFFERED))
         return false;
-    xfer->cell = cell;
-    xfer->cell_value = cell->value;
-    xfer->start = pki_offer_start(xfer);
-    xfer->finish = pki_offer_finish(xfer);
+    xfer->signals.cell = cell;
+    xfer->signals.cell_value = cell->value;
+    xfer->signals.start = pki_offer_start(xfer);
+    xfer->signals.finish = pki_offer_finish(xfer);
     pki_xfer_enter(xfer, PKI_XFER_WAIT);
     pki_watchdog_note(xfer->peer, true, slot_of(xfer), cell->value);
     pki_xfer_activate(xfer);
@@ -237,8 +241,8 @@ void pki_offer_or_rts(struct pki_xfer *xfer)
 
 void pki_offer_declined(struct pki_xfer *xfer)
 {
-    atomic_store_explicit(&xfer->cell->claim, state_of(xfer, TAKEN), memory_order_release);
-    xfer->start = xfer->finish = (struct pki_signal){ NULL, 0 }; /* the grant has signals of its own, or none */
+    atomic_store_explicit(&xfer->signals.cell->claim, state_of(xfer, TAKEN), memory_order_release);
+    xfer->signals.start = xfer->signals.finish = (struct pki_signal){ NULL, 0 }; /* the grant has signals of its own, or none */
 }
 
 bool pki_offer_is_ready(struct pki_xfer *xfer)

@@ -36,12 +36,14 @@ void pki_offer_ended(struct pki_xfer *xfer);
  * signals of its own, which are the engine's affair. */
 static inline struct pki_signal pki_offer_start(const struct pki_xfer *xfer)
 {
-    return xfer->cell != NULL ? (struct pki_signal){ &xfer->cell->start, xfer->cell_value } : xfer->start;
+    return xfer->signals.cell != NULL ? (struct pki_signal){ &xfer->signals.cell->start, xfer->signals.cell_value }
+                                      : xfer->signals.start;
 }
 
 static inline struct pki_signal pki_offer_finish(const struct pki_xfer *xfer)
 {
-    return xfer->cell != NULL ? (struct pki_signal){ &xfer->cell->done, xfer->cell_value } : xfer->finish;
+    return xfer->signals.cell != NULL ? (struct pki_signal){ &xfer->signals.cell->done, xfer->signals.cell_value }
+                                      : xfer->signals.finish;
 }
 
 /* This rank has failed, and is about to open `done`: whoever has taken the offer learns that before. Also unlocked. */
@@ -54,7 +56,7 @@ static inline void pki_offer_abort(struct pki_signal_slot *cell)
 /* Does this side's stream move it? */
 static inline bool pki_offer_moves(const struct pki_xfer *xfer)
 {
-    return xfer->is_send == (xfer->cell == NULL);
+    return xfer->is_send == (xfer->signals.cell == NULL);
 }
 
 /* Send that was offered: are its bytes ready? Where the engine has come to it, and not a stream, the peer learns of that here. */

@@ -21,6 +21,7 @@ struct pki_protocol {
     int (*ctas)(const struct pki_protocol_query *query, bool is_send); /* of the kernel at this end; NULL: none */
     void (*send)(struct pki_xfer *xfer); /* no grant has come yet */
     void (*recv)(struct pki_xfer *xfer); /* nothing of it has come yet */
+    void (*advance[2])(struct pki_xfer *xfer); /* [is_send]: it goes on, however far it has come */
 };
 
 const struct pki_protocol *pki_protocol_choose(const struct pki_protocol_query *query);
@@ -30,10 +31,16 @@ struct pki_xfer *pki_xfer_new(struct pki_engine *engine, int peer, bool is_send)
 void pki_xfer_free(struct pki_xfer *xfer);
 void pki_xfers_release(struct pki_engine *engine); /* the memory of all of them, free or not */
 void pki_xfer_activate(struct pki_xfer *xfer);
-void pki_xfer_advance(struct pki_xfer *xfer);
 static inline void pki_xfer_enter(struct pki_xfer *xfer, enum pki_xfer_state state)
 {
     xfer->state = state;
+}
+
+/* Posted: it goes on as far as it can now. */
+static inline void pki_xfer_advance(struct pki_xfer *xfer)
+{
+    if (atomic_load_explicit(&xfer->engine->failed, memory_order_relaxed) == PK_OK)
+        xfer->protocol->advance[xfer->is_send](xfer);
 }
 
 /* Send: may its bytes leave? */
@@ -44,13 +51,13 @@ static inline bool pki_xfer_is_granted(const struct pki_xfer *xfer)
 
 static inline size_t pki_xfer_eager_max(const struct pki_xfer *xfer)
 {
-    return (xfer->flags & PKI_MSG_FLAG_COLL) != 0 ? xfer->peer->eager_coll : xfer->peer->eager_max;
+    return (xfer->id.flags & PKI_MSG_FLAG_COLL) != 0 ? xfer->peer->eager.coll : xfer->peer->eager.max;
 }
 
 /* Neither eager nor too long: a sender that has the credit goes ahead, and a receiver grants it to its transport alone. */
 static inline bool pki_may_eager_put(const struct pki_protocol_query *query)
 {
-    return query->bytes <= query->peer->eager_put_max && query->bytes > query->eager_max && !query->captured &&
+    return query->bytes <= query->peer->eager_put.max && query->bytes > query->eager_max && !query->captured &&
            query->peer->path[PKI_MEM_HOST][PKI_MEM_HOST] == query->peer->ctrl;
 }
 
@@ -58,13 +65,20 @@ static inline struct pki_protocol_query pki_xfer_query(const struct pki_xfer *xf
 {
     return (struct pki_protocol_query){ .engine = xfer->engine, .peer = xfer->peer, .kind = xfer->kind, .bytes = xfer->bytes,
                                         .eager_max = pki_xfer_eager_max(xfer),
-                                        .captured = (xfer->flags & PKI_MSG_FLAG_CAPTURED) != 0 };
+                                        .captured = (xfer->id.flags & PKI_MSG_FLAG_CAPTURED) != 0 };
 }
 
 /* How many chunks `bytes` of it are. */
 static inline size_t pki_xfer_chunks(const struct pki_xfer *xfer, size_t bytes)
 {
     return bytes == 0 ? 0 : (bytes - 1) / xfer->chunk + 1;
+}
+
+/* A message that speaks of it. */
+static inline struct pki_msg pki_xfer_message(const struct pki_xfer *xfer, enum pki_msg_kind kind)
+{
+    return (struct pki_msg){ .kind = (uint8_t)kind, .flags = xfer->id.flags, .index = xfer->id.index,
+                             .sig = xfer->id.sig, .op = xfer->id.op, .bytes = xfer->bytes };
 }
 
 void pki_xfer_post(struct pki_xfer *xfer);
@@ -101,7 +115,7 @@ bool pki_put_refused(const struct pki_xfer *xfer, pk_result_t result);
 void pki_coop_reserve(struct pki_xfer *xfer);                                /* receive: take a slot for the grant, if it may be shared */
 pk_result_t pki_coop_offer(struct pki_xfer *xfer);                           /* send */
 void pki_coop_get(struct pki_xfer *xfer);                                    /* receive */
-void pki_coop_get_done(struct pki_xfer *xfer, const struct pki_put *get);    /* receive: a piece of what is pulled has landed */
+void pki_coop_get_ended(struct pki_put *get);                                /* receive: what it has pulled has landed, or not */
 bool pki_coop_may_get(const struct pki_xfer *xfer);                          /* receive that combines */
 bool pki_coop_pays(const struct pki_xfer *xfer);                             /* send, granted; else it goes through the control channel */
 /* Two copies through the control channel take less time than one by the kernel, as of now. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The protocols by which transfers go, and what others call to let one go on. */
+/* The protocols by which transfers go, and how one begins. */
 #include "engine/proto/proto.h"
 
 static bool is_to_self(const struct pki_protocol_query *q)
@@ -20,7 +20,8 @@ static bool is_eager_put(const struct pki_protocol_query *q)
 /* A receiver in a stream grants it so if there is room. */
 static bool is_low_latency(const struct pki_protocol_query *q)
 {
-    return q->kind == PKI_MEM_DEVICE && q->engine->config.kernels && q->peer->ll_remote != NULL && q->bytes <= PKI_LL_MAX_BYTES;
+    return q->kind == PKI_MEM_DEVICE && q->engine->config.gpus == PKI_GPUS_KERNELS && q->peer->ll.remote != NULL &&
+           q->bytes <= PKI_LL_MAX_BYTES;
 }
 
 static bool goes_by_bounce(const struct pki_protocol_query *q)
@@ -45,35 +46,25 @@ static int unpack_ctas(const struct pki_protocol_query *q, bool is_send)
     return is_send ? 0 : pki_bounce_unpack_ctas(q->engine, q->peer);
 }
 
+#define OF_PEERS .advance = { pki_recv_advance, pki_send_advance } /* with another rank */
+
 const struct pki_protocol *pki_protocol_choose(const struct pki_protocol_query *query)
 {
     static const struct pki_protocol protocols[] = {
-        { .name = "local copy", .applies = is_to_self },
-        { .name = "eager", .applies = is_eager, .send = pki_send_eager, .recv = pki_recv_eager },
-        { .name = "eager put", .applies = is_eager_put, .send = pki_send_eager_put, .recv = pki_recv_eager_put },
+        { .name = "local copy", .applies = is_to_self, .advance = { pki_self_advance, pki_self_advance } },
+        { .name = "eager", .applies = is_eager, .send = pki_send_eager, .recv = pki_recv_eager, OF_PEERS },
+        { .name = "eager put", .applies = is_eager_put, .send = pki_send_eager_put, .recv = pki_recv_eager_put, OF_PEERS },
         { .name = "ll kernel", .applies = is_low_latency, .ctas = low_latency_ctas,
-          .send = pki_send_rendezvous, .recv = pki_recv_rendezvous },
+          .send = pki_send_rendezvous, .recv = pki_recv_rendezvous, OF_PEERS },
         { .name = "bounce buffers", .applies = goes_by_bounce, .ctas = unpack_ctas,
-          .send = pki_send_rendezvous, .recv = pki_recv_bounce },
-        { .name = "rendezvous", .applies = is_any, .send = pki_send_rendezvous, .recv = pki_recv_rendezvous },
+          .send = pki_send_rendezvous, .recv = pki_recv_bounce, OF_PEERS },
+        { .name = "rendezvous", .applies = is_any, .send = pki_send_rendezvous, .recv = pki_recv_rendezvous, OF_PEERS },
     };
     const struct pki_protocol *protocol = protocols;
 
     while (!protocol->applies(query))
         protocol++;
     return protocol;
-}
-
-void pki_xfer_advance(struct pki_xfer *xfer)
-{
-    if (atomic_load_explicit(&xfer->engine->failed, memory_order_relaxed) != PK_OK)
-        return;
-    if (xfer->peer->rank == xfer->engine->config.rank)
-        pki_self_advance(xfer);
-    else if (xfer->is_send)
-        pki_send_advance(xfer);
-    else
-        pki_recv_advance(xfer);
 }
 
 /* It may be matched from now on. */

@@ -19,15 +19,15 @@ static void advance_to(struct pki_xfer *xfer, size_t done)
         if (xfer->state == PKI_XFER_LOCAL)
             pki_ctrl_eager_put_consumed(xfer->engine, xfer->peer, xfer->bytes);
         pki_xfer_enter(xfer, PKI_XFER_DONE);
-        if (xfer->kind == PKI_MEM_HOST && xfer->signal_slot >= 0)
-            pki_slots_give(&xfer->peer->signals, xfer->signal_slot);
+        if (xfer->kind == PKI_MEM_HOST && xfer->signals.slot >= 0)
+            pki_slots_give(&xfer->peer->signals, xfer->signals.slot);
     }
     pki_xfer_progressed(xfer);
 }
 
 static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
 {
-    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->user.task);
 
     (void)pki_fail(PK_ERR_INTERNAL, &where, "message of kind %u does not fit its transfer (offset %llu, payload %u, of %zu bytes)",
                    (unsigned)msg->kind, (unsigned long long)msg->offset, (unsigned)msg->payload, xfer->bytes);
@@ -42,12 +42,13 @@ static bool by_bounce(const struct pki_xfer *xfer)
 /* Granted, and the sender cannot map the memory: it still asks for bounce buffers. */
 static bool is_refused(const struct pki_xfer *xfer)
 {
-    return xfer->kind == PKI_MEM_DEVICE && xfer->region != 0 && !xfer->ll && xfer->own_signal < 0 && xfer->done == 0;
+    return xfer->kind == PKI_MEM_DEVICE && xfer->there.region != 0 && !xfer->signals.ll && xfer->signals.own < 0 &&
+           xfer->done == 0;
 }
 
 static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
 {
-    if (msg->payload != xfer->bytes || msg->sig != xfer->sig) {
+    if (msg->payload != xfer->bytes || msg->sig != xfer->id.sig) {
         pki_xfer_mismatch(xfer, msg, msg->payload);
         return;
     }
@@ -83,8 +84,8 @@ static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
     }
     if (xfer->state == PKI_XFER_COOP || xfer->state == PKI_XFER_ASK)
         pki_coop_left(xfer);
-    if (xfer->combines) {
-        pk_result_t result = xfer->user->combine(xfer->task, xfer->step, xfer->done, payload, msg->payload);
+    if (xfer->coop.combines) {
+        pk_result_t result = xfer->user.calls->combine(xfer->user.task, xfer->user.step, xfer->done, payload, msg->payload);
 
         if (result != PK_OK) {
             pki_engine_poison(xfer->engine, result, true);
@@ -99,8 +100,7 @@ static void take_data(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
 /* The sender has no credit, or waits for another reason, for what was posted without telling it. */
 static void send_local_cts(struct pki_xfer *xfer)
 {
-    const struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
-                                 .bytes = xfer->bytes };
+    const struct pki_msg msg = pki_xfer_message(xfer, PKI_MSG_CTS);
 
     if (pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) == PK_OK)
         pki_xfer_enter(xfer, PKI_XFER_WAIT);
@@ -115,7 +115,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         take_eager(xfer, msg, payload);
         return;
     case PKI_MSG_RTS:
-        if (msg->bytes != xfer->bytes || msg->sig != xfer->sig) {
+        if (msg->bytes != xfer->bytes || msg->sig != xfer->id.sig) {
             pki_xfer_mismatch(xfer, msg, msg->bytes);
             return;
         }
@@ -128,19 +128,19 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
             send_local_cts(xfer);
         return;
     case PKI_MSG_BOUNCE_REQ:
-        if (xfer->state == PKI_XFER_WAIT && (by_bounce(xfer) || xfer->bounce_state != NULL || is_refused(xfer)))
+        if (xfer->state == PKI_XFER_WAIT && (by_bounce(xfer) || xfer->bounce.state != NULL || is_refused(xfer)))
             pki_bounce_requested(xfer, msg);
         else
             broken(xfer, msg);
         return;
     case PKI_MSG_DATA:
-        if (xfer->bounce_state != NULL)
+        if (xfer->bounce.state != NULL)
             pki_bounce_landed(xfer, msg, payload);
         else
             take_data(xfer, msg, payload);
         return;
     case PKI_MSG_FIN:
-        if (xfer->bounce_state != NULL)
+        if (xfer->bounce.state != NULL)
             pki_bounce_landed(xfer, msg, NULL);
         else if (!takes_bytes(xfer) || xfer->kind != PKI_MEM_HOST || msg->offset > xfer->bytes)
             broken(xfer, msg);
@@ -149,7 +149,7 @@ void pki_recv_message(struct pki_xfer *xfer, const struct pki_msg *msg, const vo
         return;
     case PKI_MSG_OFFER:
         if (xfer->state != PKI_XFER_WAIT || xfer->kind != PKI_MEM_HOST || msg->bytes != xfer->bytes || xfer->done > 0 ||
-            (xfer->signal_slot < 0 && !(xfer->combines && (msg->region != 0 || xfer->may_get))))
+            (xfer->signals.slot < 0 && !(xfer->coop.combines && (msg->region != 0 || xfer->coop.may_get))))
             broken(xfer, msg);
         else
             pki_coop_offered(xfer, msg);
@@ -164,10 +164,10 @@ static bool ll_allowed(const struct pki_xfer *xfer)
 {
     struct pki_engine *e = xfer->engine;
 
-    if (!e->config.kernels || xfer->peer->ll_remote == NULL || xfer->task->mode != PKI_TASK_STREAM || xfer->bytes > PKI_LL_MAX_BYTES ||
-        e->ll_memory == NULL)
+    if (e->config.gpus != PKI_GPUS_KERNELS || xfer->peer->ll.remote == NULL || !pki_task_is_direct(xfer->user.task) ||
+        xfer->bytes > PKI_LL_MAX_BYTES || e->proto.ll_memory == NULL)
         return false;
-    return xfer->task->listed && pki_waiting_occupy(e->ordinal, xfer->task->queue.handle, (int)pki_ll_ctas(e, xfer->bytes), e->places);
+    return pki_claims_kernel(xfer->user.task, (int)pki_ll_ctas(e, xfer->bytes));
 }
 
 /* A slot for the sender to signal through; kept until the transfer ends. False: none is free now. */
@@ -176,21 +176,22 @@ static bool take_slot(struct pki_xfer *xfer)
     struct pki_peer *peer = xfer->peer;
     struct pki_signal_slot *slot;
 
-    if (xfer->signal_slot >= 0)
+    if (xfer->signals.slot >= 0)
         return true;
-    if (ll_allowed(xfer) && pki_ll_take_soon(xfer->engine, peer, xfer->bytes, &xfer->signal_slot, &xfer->signal_value)) {
-        xfer->ll = true;
-        xfer->finish = (struct pki_signal){ pki_signals_ll(xfer->engine, peer->rank, false, xfer->signal_value), xfer->signal_value };
+    if (ll_allowed(xfer) && pki_ll_take_soon(xfer->engine, peer, xfer->bytes, &xfer->signals.slot, &xfer->signals.value)) {
+        xfer->signals.ll = true;
+        xfer->signals.finish =
+            (struct pki_signal){ pki_signals_ll(xfer->engine, peer->rank, false, xfer->signals.value), xfer->signals.value };
         return true;
     }
-    xfer->signal_slot = pki_slots_take(&peer->signals);
-    if (xfer->signal_slot < 0)
+    xfer->signals.slot = pki_slots_take(&peer->signals);
+    if (xfer->signals.slot < 0)
         return false;
-    slot = &peer->ctrl->signals_mine[xfer->signal_slot];
-    xfer->signal_value = peer->signals.value[xfer->signal_slot] += (uint32_t)pki_xfer_chunks(xfer, xfer->bytes);
-    xfer->start = (struct pki_signal){ &slot->start, xfer->signal_value };
-    xfer->finish = (struct pki_signal){ &slot->done, xfer->signal_value };
-    pki_watchdog_note(peer, false, xfer->signal_slot, xfer->signal_value);
+    slot = &peer->ctrl->signals_mine[xfer->signals.slot];
+    xfer->signals.value = peer->signals.value[xfer->signals.slot] += (uint32_t)pki_xfer_chunks(xfer, xfer->bytes);
+    xfer->signals.start = (struct pki_signal){ &slot->start, xfer->signals.value };
+    xfer->signals.finish = (struct pki_signal){ &slot->done, xfer->signals.value };
+    pki_watchdog_note(peer, false, xfer->signals.slot, xfer->signals.value);
     return true;
 }
 
@@ -199,21 +200,30 @@ static bool prefers_ctrl(const struct pki_xfer *xfer)
 {
     const struct pki_ep *path = xfer->peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
 
-    return xfer->combines && path == xfer->peer->ctrl && xfer->peer->ctrl->signals_mine != NULL && xfer->bytes <= PKI_CTRL_DATA_MAX;
+    return xfer->coop.combines && path == xfer->peer->ctrl && xfer->peer->ctrl->signals_mine != NULL &&
+           xfer->bytes <= PKI_CTRL_DATA_MAX;
 }
 
 static struct pki_msg cts(const struct pki_xfer *xfer)
 {
-    return (struct pki_msg){ .kind = PKI_MSG_CTS, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
-                             .bytes = xfer->bytes, .offset = (uint64_t)(uintptr_t)xfer->addr };
+    struct pki_msg msg = pki_xfer_message(xfer, PKI_MSG_CTS);
+
+    msg.offset = (uint64_t)(uintptr_t)xfer->addr;
+    return msg;
 }
 
 /* Into this buffer the peer may put. `tell` NULL: it does not wait for word of that. */
 static pk_result_t post(struct pki_xfer *xfer, const struct pki_msg *tell)
 {
-    xfer->recv = (struct pki_recv){ .ep = xfer->peer->ctrl, .addr = xfer->addr, .bytes = xfer->bytes, .flags = xfer->flags,
-                                    .index = xfer->index, .sig = xfer->sig, .op = xfer->op, .owner = xfer };
-    return pki_ctrl_post(xfer->peer, &xfer->recv, tell, xfer->engine);
+    xfer->moves.recv = (struct pki_recv){ .ep = xfer->peer->ctrl,
+                                          .addr = xfer->addr,
+                                          .bytes = xfer->bytes,
+                                          .flags = xfer->id.flags,
+                                          .index = xfer->id.index,
+                                          .sig = xfer->id.sig,
+                                          .op = xfer->id.op,
+                                          .owner = xfer };
+    return pki_ctrl_post(xfer->peer, &xfer->moves.recv, tell, xfer->engine);
 }
 
 void pki_recv_received(struct pki_recv *recv)
@@ -238,7 +248,7 @@ static pk_result_t grant_host(struct pki_xfer *xfer)
 {
     struct pki_msg msg = cts(xfer);
 
-    if (xfer->bytes >= pki_tuning.p2p.coop_bytes && !xfer->combines) {
+    if (xfer->bytes >= pki_tuning.p2p.coop_bytes && !xfer->coop.combines) {
         pk_result_t result = pki_shm_alloc_describe(xfer, &msg);
 
         if (result != PK_OK && result != PK_ERR_UNSUPPORTED)
@@ -247,13 +257,13 @@ static pk_result_t grant_host(struct pki_xfer *xfer)
     if (!prefers_ctrl(xfer)) {
         pki_coop_reserve(xfer);
     } else {
-        xfer->may_get = pki_coop_may_get(xfer);
-        msg.flags |= PKI_MSG_FLAG_CTRL | (xfer->may_get ? PKI_MSG_FLAG_GET : 0);
+        xfer->coop.may_get = pki_coop_may_get(xfer);
+        msg.flags |= PKI_MSG_FLAG_CTRL | (xfer->coop.may_get ? PKI_MSG_FLAG_GET : 0);
     }
-    if (xfer->signal_slot >= 0) {
+    if (xfer->signals.slot >= 0) {
         msg.flags |= PKI_MSG_FLAG_COOP;
-        msg.signal_slot = (uint16_t)xfer->signal_slot;
-        msg.signal_value = xfer->signal_value;
+        msg.signal_slot = (uint16_t)xfer->signals.slot;
+        msg.signal_value = xfer->signals.value;
     }
     return xfer->peer->ctrl->iface->transport->posts ? post(xfer, &msg) : pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
 }
@@ -265,16 +275,16 @@ static pk_result_t grant_device(struct pki_xfer *xfer)
 
     if (!take_slot(xfer))
         return PK_IN_PROGRESS;
-    msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->ll ? PKI_MSG_FLAG_LL : 0);
-    msg.signal_slot = (uint16_t)xfer->signal_slot;
-    msg.signal_value = xfer->signal_value;
-    msg.extra = xfer->joined ? PKI_CTS_JOINED : 0;
-    if (!xfer->ll) {
+    msg.flags |= PKI_MSG_FLAG_DEVICE | (xfer->signals.ll ? PKI_MSG_FLAG_LL : 0);
+    msg.signal_slot = (uint16_t)xfer->signals.slot;
+    msg.signal_value = xfer->signals.value;
+    msg.extra = xfer->signals.joined ? PKI_CTS_JOINED : 0;
+    if (!xfer->signals.ll) {
         result = pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &msg.region, &msg.offset);
         if (result != PK_OK)
             return result;
-        if (xfer->region == 0)
-            pki_region_hold(xfer->engine, xfer->region = msg.region);
+        if (xfer->there.region == 0)
+            pki_region_hold(xfer->engine, xfer->there.region = msg.region);
     }
     return pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine);
 }
@@ -328,13 +338,13 @@ void pki_recv_bounce(struct pki_xfer *xfer)
 /* GPU memory: the sender's queue counts chunks up in the slot's done word. */
 static void poll_signal(struct pki_xfer *xfer)
 {
-    uint32_t left = xfer->signal_value - atomic_load_explicit(xfer->finish.word, memory_order_acquire);
-    size_t chunks = xfer->ll ? 1 : pki_xfer_chunks(xfer, xfer->bytes);
+    uint32_t left = xfer->signals.value - atomic_load_explicit(xfer->signals.finish.word, memory_order_acquire);
+    size_t chunks = xfer->signals.ll ? 1 : pki_xfer_chunks(xfer, xfer->bytes);
     size_t done;
 
     if (atomic_load(&xfer->engine->failed) != PK_OK) /* and it may have been opened for that alone */
         return;
-    if (xfer->cell != NULL && pki_offer_is_aborted(xfer)) {
+    if (xfer->signals.cell != NULL && pki_offer_is_aborted(xfer)) {
         pki_xfer_activate(xfer); /* until word of that comes */
         return;
     }
@@ -344,11 +354,11 @@ static void poll_signal(struct pki_xfer *xfer)
         done = left >= chunks ? 0 : (chunks - left) * xfer->chunk;
     if (done < xfer->bytes) {
         pki_xfer_activate(xfer);
-    } else if (xfer->ll) {
-        xfer->peer->ll_by_kernel = xfer->slot < 0;
-        pki_ll_give(&xfer->peer->lls, xfer->signal_value);
-    } else if (xfer->cell == NULL) {
-        pki_slots_give(&xfer->peer->signals, xfer->signal_slot);
+    } else if (xfer->signals.ll) {
+        xfer->peer->ll.by_kernel = xfer->bounce.slot < 0;
+        pki_ll_give(&xfer->peer->ll.ring, xfer->signals.value);
+    } else if (xfer->signals.cell == NULL) {
+        pki_slots_give(&xfer->peer->signals, xfer->signals.slot);
     }
     if (done == xfer->bytes)
         pki_bounce_give(xfer);
@@ -362,11 +372,13 @@ static void pull(struct pki_xfer *xfer)
     pk_result_t result;
 
     pki_xfer_activate(xfer);
-    if (!xfer->opened || !pki_signal_is_open(&xfer->start) || atomic_load(&e->failed) != PK_OK || !e->gpu->ops->clear(&e->deferred, false))
+    if (!xfer->opened || !pki_signal_is_open(&xfer->signals.start) || atomic_load(&e->failed) != PK_OK ||
+        !e->gpu->ops->clear(&e->proto.deferred, false))
         return;
-    result = pki_xfer_put(xfer, &e->deferred);
+    result = pki_xfer_put(xfer, &e->proto.deferred);
     if (result == PK_OK)
-        result = e->gpu->ops->signals(&e->deferred, &(struct pki_signal_op){ PKI_SIGNAL_WRITE, xfer->finish }, 1, PKI_WAIT_VALUE);
+        result = e->gpu->ops->signals(&e->proto.deferred, &(struct pki_signal_op){ PKI_SIGNAL_WRITE, xfer->signals.finish }, 1,
+                                      PKI_WAIT_VALUE);
     if (result != PK_OK)
         pki_put_failed(xfer, result);
     pki_xfer_enter(xfer, PKI_XFER_STREAM);
@@ -392,8 +404,8 @@ void pki_recv_open(struct pki_xfer *xfer)
         pki_recv_advance(xfer);
         return;
     }
-    if (xfer->start.word != NULL && xfer->cell == NULL)
-        pki_signal_open(&xfer->start);
+    if (xfer->signals.start.word != NULL && xfer->signals.cell == NULL)
+        pki_signal_open(&xfer->signals.start);
     xfer->opened = true;
 }
 
@@ -402,21 +414,21 @@ static void begin(struct pki_xfer *xfer)
     take_all_unexpected(xfer);
     if (xfer->state == PKI_XFER_SAY)
         xfer->protocol->recv(xfer);
-    if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->start.word != NULL && xfer->cell == NULL)
-        pki_signal_open(&xfer->start);
+    if (xfer->state == PKI_XFER_WAIT && xfer->opened && xfer->signals.start.word != NULL && xfer->signals.cell == NULL)
+        pki_signal_open(&xfer->signals.start);
 }
 
 static void await_bytes(struct pki_xfer *xfer)
 {
-    if (xfer->kept != NULL)
+    if (xfer->bounce.kept != NULL)
         pki_bounce_unexpected(xfer);
-    else if (xfer->bounce_state != NULL)
+    else if (xfer->bounce.state != NULL)
         pki_bounce_recv(xfer);
-    else if (xfer->own_signal >= 0)
+    else if (xfer->signals.own >= 0)
         pki_bounce_poll(xfer);
-    else if (xfer->cell != NULL)
+    else if (xfer->signals.cell != NULL)
         pull(xfer);
-    else if (xfer->finish.word != NULL)
+    else if (xfer->signals.finish.word != NULL)
         poll_signal(xfer);
 }
 

@@ -11,7 +11,7 @@ static struct pki_xfer *partner_of(struct pki_xfer *xfer)
     for (struct pki_list *n = list->next; n != list; n = n->next) {
         struct pki_xfer *other = pki_container_of(n, struct pki_xfer, match);
 
-        if (other->op == xfer->op)
+        if (other->id.op == xfer->id.op)
             return other;
     }
     return NULL;
@@ -37,15 +37,15 @@ static pk_result_t copy(struct pki_engine *e, struct pki_xfer *send, struct pki_
         send->issued += some;
         return send->issued == send->bytes ? PK_OK : PK_IN_PROGRESS;
     }
-    if (!e->gpu->ops->clear(&e->work, true))
+    if (!e->gpu->ops->clear(&e->proto.work, true))
         return PK_IN_PROGRESS;
-    send->signal_slot = pki_signals_take(e, &send->finish);
-    if (send->signal_slot < 0)
+    send->signals.slot = pki_signals_take(e, &send->signals.finish);
+    if (send->signals.slot < 0)
         return PK_IN_PROGRESS;
-    opened.signal = send->finish;
-    result = e->gpu->ops->copy(&e->work, recv->addr, send->addr, send->bytes);
+    opened.signal = send->signals.finish;
+    result = e->gpu->ops->copy(&e->proto.work, recv->addr, send->addr, send->bytes);
     if (result == PK_OK)
-        result = e->gpu->ops->signals(&e->work, &opened, 1, PKI_WAIT_VALUE);
+        result = e->gpu->ops->signals(&e->proto.work, &opened, 1, PKI_WAIT_VALUE);
     e->stats.kernels++;
     return result;
 }
@@ -55,7 +55,7 @@ static void move(struct pki_engine *e, struct pki_xfer *send, struct pki_xfer *r
     pk_result_t result = PK_OK;
 
     if (send->bytes != recv->bytes) {
-        pki_xfer_mismatch(recv, &(struct pki_msg){ .sig = recv->sig }, send->bytes);
+        pki_xfer_mismatch(recv, &(struct pki_msg){ .sig = recv->id.sig }, send->bytes);
         return;
     }
     if (send->issued < send->bytes) {
@@ -67,11 +67,11 @@ static void move(struct pki_engine *e, struct pki_xfer *send, struct pki_xfer *r
         pki_engine_poison(e, result, true);
         return;
     }
-    if (result == PK_IN_PROGRESS || !pki_signal_is_open(&send->finish)) {
+    if (result == PK_IN_PROGRESS || !pki_signal_is_open(&send->signals.finish)) {
         pki_xfer_activate(send);
         return;
     }
-    pki_signals_give(e, send->signal_slot);
+    pki_signals_give(e, send->signals.slot);
     finish(send);
     finish(recv);
 }

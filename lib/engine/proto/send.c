@@ -9,15 +9,9 @@
 #include "engine/proto/offer.h"
 #include "engine/proto/proto.h"
 
-static struct pki_msg message(const struct pki_xfer *xfer, enum pki_msg_kind kind)
-{
-    return (struct pki_msg){ .kind = (uint8_t)kind, .flags = xfer->flags, .index = xfer->index, .sig = xfer->sig, .op = xfer->op,
-                             .bytes = xfer->bytes };
-}
-
 static void finish(struct pki_xfer *xfer)
 {
-    if (xfer->cell != NULL)
+    if (xfer->signals.cell != NULL)
         pki_offer_ended(xfer);
     pki_xfer_enter(xfer, PKI_XFER_DONE);
     pki_xfer_progressed(xfer);
@@ -25,15 +19,16 @@ static void finish(struct pki_xfer *xfer)
 
 void pki_send_eager(struct pki_xfer *xfer)
 {
-    struct pki_msg msg = message(xfer, PKI_MSG_EAGER);
+    struct pki_msg msg = pki_xfer_message(xfer, PKI_MSG_EAGER);
     pk_result_t result;
 
     if (!pki_eager_has_credit(xfer->peer, xfer->bytes)) {
         pki_send_rendezvous(xfer);
         return;
     }
-    if (xfer->bytes == 0 && xfer->engine->config.gpus && (xfer->flags & PKI_MSG_FLAG_COLL) != 0 && !xfer->task->by_signals)
-        pki_barrier_arrive(xfer->peer, xfer->op, xfer->index);
+    if (xfer->bytes == 0 && xfer->engine->config.gpus != PKI_GPUS_NONE && (xfer->id.flags & PKI_MSG_FLAG_COLL) != 0 &&
+        xfer->user.task->mode != PKI_TASK_BARRIER)
+        pki_barrier_arrive(xfer->peer, xfer->id.op, xfer->id.index);
     result = pki_eager_send(xfer->engine, xfer->peer, &msg, xfer->addr, xfer->bytes);
     if (result != PK_OK) {
         pki_ctrl_failed(xfer->engine, xfer->peer, &msg, result);
@@ -57,11 +52,11 @@ static bool is_expected(const struct pki_xfer *xfer)
 /* The receiver's transport keeps it, if need be, and gives credit when it is asked for. */
 void pki_send_eager_put(struct pki_xfer *xfer)
 {
-    if (xfer->rts_seen || xfer->peer->eager_put_out + xfer->bytes > xfer->peer->eager_put_credit) {
+    if (xfer->rts_seen || xfer->peer->eager_put.out + xfer->bytes > xfer->peer->eager_put.credit) {
         pki_send_rendezvous(xfer);
         return;
     }
-    xfer->peer->eager_put_out += xfer->bytes;
+    xfer->peer->eager_put.out += xfer->bytes;
     xfer->path = xfer->peer->ctrl;
     pki_xfer_enter(xfer, PKI_XFER_EAGER_PUT);
     pki_xfer_activate(xfer);
@@ -70,7 +65,7 @@ void pki_send_eager_put(struct pki_xfer *xfer)
 
 bool pki_send_rts(struct pki_xfer *xfer)
 {
-    struct pki_msg msg = message(xfer, PKI_MSG_RTS);
+    struct pki_msg msg = pki_xfer_message(xfer, PKI_MSG_RTS);
 
     xfer->rts_seen = pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) == PK_OK;
     return xfer->rts_seen;
@@ -81,7 +76,8 @@ void pki_send_overdue_rts(struct pki_peer *peer, uint64_t now)
     for (struct pki_list *n = peer->sends.next; n != &peer->sends; n = n->next) {
         struct pki_xfer *xfer = pki_container_of(n, struct pki_xfer, match);
 
-        if (xfer->state == PKI_XFER_WAIT && !xfer->rts_seen && now - xfer->task->begun_ns > pki_tuning.p2p.rts_ns && !pki_send_rts(xfer))
+        if (xfer->state == PKI_XFER_WAIT && !xfer->rts_seen && now - xfer->user.task->begun_ns > pki_tuning.p2p.rts_ns &&
+            !pki_send_rts(xfer))
             return;
     }
 }
@@ -127,18 +123,24 @@ static struct pki_signal chunk_signal(const struct pki_xfer *xfer, size_t end)
 {
     size_t left = pki_xfer_chunks(xfer, xfer->bytes - end);
 
-    if (xfer->finish.word == NULL)
+    if (xfer->signals.finish.word == NULL)
         return (struct pki_signal){ 0 };
-    return (struct pki_signal){ xfer->finish.word, xfer->signal_value - (uint32_t)left };
+    return (struct pki_signal){ xfer->signals.finish.word, xfer->signals.value - (uint32_t)left };
 }
 
 static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
 {
-    *put = (struct pki_put){ .ep = xfer->path, .src = xfer->addr + xfer->issued, .remote = xfer->remote + xfer->issued, .bytes = len, .whole = xfer->bytes,
-                             .mapped = xfer->remote_mapped, .done_remote = chunk_signal(xfer, xfer->issued + len), .owner = xfer };
+    *put = (struct pki_put){ .ep = xfer->path,
+                             .src = xfer->addr + xfer->issued,
+                             .remote = xfer->there.remote + xfer->issued,
+                             .bytes = len,
+                             .whole = xfer->bytes,
+                             .mapped = xfer->there.mapped,
+                             .done_remote = chunk_signal(xfer, xfer->issued + len),
+                             .owner = xfer };
     put->eager_put = xfer->state == PKI_XFER_EAGER_PUT;
     if (xfer->path->iface->transport->posts)
-        put->about = message(xfer, PKI_MSG_FIN);
+        put->about = pki_xfer_message(xfer, PKI_MSG_FIN);
     pki_list_init(&put->event.node);
 }
 
@@ -150,22 +152,24 @@ static bool goes_in_large_puts(const struct pki_xfer *xfer)
 
 static bool takes_more(const struct pki_xfer *xfer)
 {
-    return xfer->kind == PKI_MEM_HOST && xfer->puts.head == 0 && xfer->bytes / PKI_XFER_PUTS_FEW > xfer->chunk && xfer->path->iface->caps.deep;
+    return xfer->kind == PKI_MEM_HOST && xfer->moves.puts.head == 0 && xfer->bytes / PKI_XFER_PUTS_FEW > xfer->chunk &&
+           xfer->path->iface->caps.deep;
 }
 
 static struct pki_put *next_put(struct pki_xfer *xfer)
 {
     if (takes_more(xfer)) {
-        if (xfer->puts.more == NULL)
-            xfer->puts.more = malloc(PKI_XFER_PUTS * sizeof *xfer->puts.more);
-        xfer->puts.n = xfer->puts.more != NULL ? PKI_XFER_PUTS : 0;
+        if (xfer->moves.puts.more == NULL)
+            xfer->moves.puts.more = malloc(PKI_XFER_PUTS * sizeof *xfer->moves.puts.more);
+        xfer->moves.puts.n = xfer->moves.puts.more != NULL ? PKI_XFER_PUTS : 0;
     }
-    return xfer->puts.n > 0 ? &xfer->puts.more[xfer->puts.head % PKI_XFER_PUTS] : &xfer->puts.few[xfer->puts.head % PKI_XFER_PUTS_FEW];
+    return xfer->moves.puts.n > 0 ? &xfer->moves.puts.more[xfer->moves.puts.head % PKI_XFER_PUTS]
+                                  : &xfer->moves.puts.few[xfer->moves.puts.head % PKI_XFER_PUTS_FEW];
 }
 
 static bool has_put(const struct pki_xfer *xfer)
 {
-    return xfer->puts.head - xfer->puts.tail < (xfer->puts.n > 0 ? xfer->puts.n : PKI_XFER_PUTS_FEW);
+    return xfer->moves.puts.head - xfer->moves.puts.tail < (xfer->moves.puts.n > 0 ? xfer->moves.puts.n : PKI_XFER_PUTS_FEW);
 }
 
 static void issue_puts(struct pki_xfer *xfer)
@@ -193,8 +197,8 @@ static void issue_puts(struct pki_xfer *xfer)
         /* Long copies by the CPU: rounds are long too, and a peer may have given up meanwhile. */
         if (len >= xfer->engine->config.agreed->pair.host_chunk_bytes)
             pki_engine_check_soon(xfer->engine);
-        xfer->puts.head++;
-        xfer->engine->puts_out++;
+        xfer->moves.puts.head++;
+        xfer->engine->proto.puts_out++;
         xfer->issued += len;
     }
 }
@@ -205,7 +209,7 @@ static bool goes_as_data(const struct pki_xfer *xfer)
 {
     if (!xfer->path->can_get || xfer->path != xfer->peer->ctrl || xfer->kind != PKI_MEM_HOST)
         return false;
-    return xfer->issued > 0 ? xfer->puts.head == 0 : !pki_coop_pays(xfer);
+    return xfer->issued > 0 ? xfer->moves.puts.head == 0 : !pki_coop_pays(xfer);
 }
 
 /* Short transfers in shorter messages, so that both ends copy at the same time, if each has a core. */
@@ -217,13 +221,13 @@ static size_t data_max(const struct pki_xfer *xfer)
         return pki_tuning.p2p.data_piece_bytes;
     if (xfer->bytes >= pki_tuning.p2p.coop_bytes || max <= pki_tuning.p2p.data_short_bytes)
         return max;
-    return xfer->engine->spin || xfer->task->plan == NULL ? pki_tuning.p2p.data_short_bytes : max;
+    return !xfer->engine->config.shares_cpu || xfer->user.task->plan == NULL ? pki_tuning.p2p.data_short_bytes : max;
 }
 
 static void issue_data(struct pki_xfer *xfer)
 {
     while (xfer->issued < xfer->ready) {
-        struct pki_msg msg = message(xfer, PKI_MSG_DATA);
+        struct pki_msg msg = pki_xfer_message(xfer, PKI_MSG_DATA);
         size_t max = data_max(xfer);
         size_t len = xfer->ready - xfer->issued < max ? xfer->ready - xfer->issued : max;
 
@@ -247,9 +251,9 @@ static void issue_data(struct pki_xfer *xfer)
 /* Without a signal the receiver learns from FIN messages how far it is, unless its transport sees that for itself. */
 static void tell(struct pki_xfer *xfer)
 {
-    struct pki_msg msg = message(xfer, PKI_MSG_FIN);
+    struct pki_msg msg = pki_xfer_message(xfer, PKI_MSG_FIN);
 
-    if (xfer->finish.word != NULL || (xfer->path->iface->transport->posts && !pki_xfer_slots_there(xfer)))
+    if (xfer->signals.finish.word != NULL || (xfer->path->iface->transport->posts && !pki_xfer_slots_there(xfer)))
         xfer->reported = xfer->done;
     if (xfer->reported < xfer->done) {
         msg.offset = xfer->done;
@@ -266,21 +270,21 @@ static void tell(struct pki_xfer *xfer)
 /* DATA follows puts, which the transport did until it was refused: it tells of itself alone, and comes in order. */
 static bool follows_puts(struct pki_xfer *xfer)
 {
-    if (xfer->puts.head == 0)
+    if (xfer->moves.puts.head == 0)
         return true;
-    if (xfer->puts.head == xfer->puts.tail)
+    if (xfer->moves.puts.head == xfer->moves.puts.tail)
         tell(xfer);
-    return xfer->puts.head == xfer->puts.tail && xfer->reported == xfer->issued && xfer->state != PKI_XFER_DONE;
+    return xfer->moves.puts.head == xfer->moves.puts.tail && xfer->reported == xfer->issued && xfer->state != PKI_XFER_DONE;
 }
 
 void pki_send_put_done(struct pki_put *put)
 {
     struct pki_xfer *xfer = put->owner;
 
-    xfer->engine->puts_out--;
+    xfer->engine->proto.puts_out--;
     if (atomic_load(&xfer->engine->failed) != PK_OK)
         return;
-    if (xfer->bounce_state != NULL) {
+    if (xfer->bounce.state != NULL) {
         pki_bounce_put_done(xfer, put);
         return;
     }
@@ -288,15 +292,11 @@ void pki_send_put_done(struct pki_put *put)
         pki_put_failed(xfer, put->result);
         return;
     }
-    if (xfer->state == PKI_XFER_GET) {
-        pki_coop_get_done(xfer, put);
-        return;
-    }
-    if (xfer->state == PKI_XFER_COOP || xfer->piece == PKI_PIECE_OUT) {
+    if (xfer->state == PKI_XFER_COOP || xfer->coop.piece == PKI_PIECE_OUT) {
         pki_coop_piece_done(xfer);
         return;
     }
-    xfer->puts.tail++;
+    xfer->moves.puts.tail++;
     xfer->done += put->bytes; /* puts of one transfer end in order */
     if (xfer->done < xfer->bytes)
         pki_xfer_progressed(xfer);
@@ -310,14 +310,14 @@ static void issue_ll(struct pki_xfer *xfer)
     struct pki_ll_op op = pki_ll_send_op(xfer);
     pk_result_t result;
 
-    if (xfer->issued == xfer->bytes || xfer->ready < xfer->bytes || !e->gpu->ops->clear(&e->deferred, true))
+    if (xfer->issued == xfer->bytes || xfer->ready < xfer->bytes || !e->gpu->ops->clear(&e->proto.deferred, true))
         return;
     if (xfer->kind == PKI_MEM_HOST) {
         if (!pki_bounce_low_latency(xfer))
             return;
         op.user = pki_bounce_low_latency_source(xfer);
     }
-    result = e->gpu->ops->ll(&e->deferred, &op, 1, 0, e->abort_word);
+    result = e->gpu->ops->ll(&e->proto.deferred, &op, 1, 0, e->signals.abort_word);
     if (result != PK_OK) {
         pki_put_failed(xfer, result);
         return;
@@ -329,20 +329,20 @@ static void issue_ll(struct pki_xfer *xfer)
 
 struct pki_ll_op pki_ll_send_op(struct pki_xfer *xfer)
 {
-    struct pki_ll_op op = { .send = true, .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->signal_value };
+    struct pki_ll_op op = { .send = true, .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->signals.value };
 
-    op.slot = (uint64_t *)(void *)(xfer->peer->ll_remote + (size_t)xfer->signal_slot * PKI_LL_UNIT);
+    op.slot = (uint64_t *)(void *)(xfer->peer->ll.remote + (size_t)xfer->signals.slot * PKI_LL_UNIT);
     op.done = pki_signals_ll(xfer->engine, xfer->peer->rank, true, op.flag);
     op.ctas = pki_ll_ctas(xfer->engine, xfer->bytes);
     op.arrived = pki_ll_arrived(xfer->engine, xfer->peer->rank, true, op.flag);
-    xfer->finish = (struct pki_signal){ op.done, op.flag };
+    xfer->signals.finish = (struct pki_signal){ op.done, op.flag };
     return op;
 }
 
 /* What the caller's stream moves, or the peer, is only watched. */
 static void watch(struct pki_xfer *xfer)
 {
-    if (!pki_signal_is_open(&xfer->finish)) {
+    if (!pki_signal_is_open(&xfer->signals.finish)) {
         pki_xfer_activate(xfer);
         return;
     }
@@ -354,18 +354,18 @@ static void watch(struct pki_xfer *xfer)
 /* The sends that a plan begins with leave a GPU in the plan's order, which keeps two ranks from aiming at one peer at a time. */
 static bool is_my_turn(const struct pki_xfer *xfer)
 {
-    struct pki_task *task = xfer->task;
+    struct pki_task *task = xfer->user.task;
 
-    if (task->plan == NULL || xfer->kind == PKI_MEM_HOST || task->plan->steps[xfer->step].deps > 0)
+    if (task->plan == NULL || xfer->kind == PKI_MEM_HOST || task->plan->steps[xfer->user.step].deps > 0)
         return true;
-    while (task->next_send < xfer->step) {
-        const struct pki_step *step = &task->plan->steps[task->next_send];
-        const struct pki_step_state *state = &task->steps[task->next_send];
+    while (task->run.next_send < xfer->user.step) {
+        const struct pki_step *step = &task->plan->steps[task->run.next_send];
+        const struct pki_step_state *state = &task->run.steps[task->run.next_send];
 
-        if (step->kind == PKI_STEP_SEND && step->deps == 0 && !state->complete &&
+        if (step->kind == PKI_STEP_SEND && step->deps == 0 && state->progress != PKI_STEP_COMPLETE &&
             (state->xfer == NULL || state->xfer->issued < state->bytes))
             return false;
-        task->next_send++;
+        task->run.next_send++;
     }
     return true;
 }
@@ -379,9 +379,9 @@ void pki_send_ats_arrived(struct pki_xfer *xfer, const struct pki_msg *msg)
 /* A plan makes these bytes piece by piece: they are in the cache, and puts of small pieces cost a call of the kernel each. */
 static bool better_by_ctrl(const struct pki_xfer *xfer)
 {
-    return xfer->task->plan != NULL && xfer->kind == PKI_MEM_HOST && !pki_xfer_slots_here(xfer) && !xfer->ll && xfer->issued == 0 && xfer->ready < xfer->bytes &&
-           xfer->path == xfer->peer->ctrl && xfer->path->can_get && !xfer->remote_mapped && xfer->bytes <= PKI_CTRL_DATA_MAX &&
-           (xfer->combines || !goes_in_large_puts(xfer));
+    return xfer->user.task->plan != NULL && xfer->kind == PKI_MEM_HOST && !pki_xfer_slots_here(xfer) && !xfer->signals.ll &&
+           xfer->issued == 0 && xfer->ready < xfer->bytes && xfer->path == xfer->peer->ctrl && xfer->path->can_get &&
+           !xfer->there.mapped && xfer->bytes <= PKI_CTRL_DATA_MAX && (xfer->coop.combines || !goes_in_large_puts(xfer));
 }
 
 static void move(struct pki_xfer *xfer)
@@ -396,19 +396,20 @@ static void move(struct pki_xfer *xfer)
         pki_coop_advance(xfer);
     if (xfer->state == PKI_XFER_COOP || xfer->state == PKI_XFER_GET)
         return;
-    if (!pki_signal_is_open(&xfer->start) || (xfer->cell != NULL && !pki_offer_is_ready(xfer)) || !is_my_turn(xfer)) {
+    if (!pki_signal_is_open(&xfer->signals.start) || (xfer->signals.cell != NULL && !pki_offer_is_ready(xfer)) ||
+        !is_my_turn(xfer)) {
         pki_xfer_activate(xfer);
         return;
     }
     if (atomic_load(&xfer->engine->failed) != PK_OK) /* and the signal may have been opened for that alone */
         return;
-    if (xfer->ll) {
+    if (xfer->signals.ll) {
         issue_ll(xfer);
         pki_xfer_activate(xfer);
-    } else if (xfer->slots != PKI_SLOTS_NONE) {
+    } else if (xfer->bounce.slots != PKI_SLOTS_NONE) {
         pki_bounce_send(xfer);
         tell(xfer);
-    } else if ((!xfer->path->can_put && !xfer->remote_mapped) || xfer->state == PKI_XFER_DATA || goes_as_data(xfer)) {
+    } else if ((!xfer->path->can_put && !xfer->there.mapped) || xfer->state == PKI_XFER_DATA || goes_as_data(xfer)) {
         if (follows_puts(xfer))
             issue_data(xfer);
     } else {
@@ -428,7 +429,7 @@ static void begin(struct pki_xfer *xfer)
 /* Of an offer the peer moves the bytes. */
 static void await_grant(struct pki_xfer *xfer)
 {
-    if (xfer->cell == NULL || atomic_load(&xfer->engine->failed) != PK_OK)
+    if (xfer->signals.cell == NULL || atomic_load(&xfer->engine->failed) != PK_OK)
         return;
     (void)pki_offer_is_ready(xfer);
     watch(xfer);

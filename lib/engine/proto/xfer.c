@@ -16,9 +16,9 @@ static bool grow(struct pki_engine *e)
 
     if (slab == NULL)
         return false;
-    pki_list_push(&e->slabs, &slab->node);
+    pki_list_push(&e->proto.slabs, &slab->node);
     for (int i = 0; i < PKI_XFERS_A_SLAB; i++)
-        pki_list_push(&e->free_xfers, &slab->xfers[i].match);
+        pki_list_push(&e->proto.free_xfers, &slab->xfers[i].match);
     return true;
 }
 
@@ -26,11 +26,11 @@ void pki_xfers_release(struct pki_engine *e)
 {
     struct pki_list *node;
 
-    while ((node = pki_list_pop(&e->slabs)) != NULL) {
+    while ((node = pki_list_pop(&e->proto.slabs)) != NULL) {
         struct slab *slab = pki_container_of(node, struct slab, node);
 
         for (int i = 0; i < PKI_XFERS_A_SLAB; i++)
-            free(slab->xfers[i].puts.more);
+            free(slab->xfers[i].moves.puts.more);
         free(slab);
     }
 }
@@ -38,37 +38,37 @@ void pki_xfers_release(struct pki_engine *e)
 /* NULL: out of memory, recorded. */
 struct pki_xfer *pki_xfer_new(struct pki_engine *e, int peer, bool is_send)
 {
-    struct pki_list *node = pki_list_pop(&e->free_xfers);
+    struct pki_list *node = pki_list_pop(&e->proto.free_xfers);
     struct pki_xfer *xfer;
     struct pki_put *more;
 
     if (node == NULL && grow(e))
-        node = pki_list_pop(&e->free_xfers);
+        node = pki_list_pop(&e->proto.free_xfers);
     if (node == NULL) {
         (void)pki_fail(PK_ERR_MEMORY, NULL, "no memory for a transfer");
         return NULL;
     }
     xfer = pki_container_of(node, struct pki_xfer, match);
-    more = xfer->puts.more;
+    more = xfer->moves.puts.more;
     memset(xfer, 0, sizeof *xfer);
-    xfer->puts.more = more;
+    xfer->moves.puts.more = more;
     pki_list_init(&xfer->match);
     pki_list_init(&xfer->active);
     xfer->engine = e;
     xfer->peer = &e->peers[peer];
     xfer->is_send = is_send;
-    xfer->signal_slot = xfer->slot = xfer->own_signal = -1;
+    xfer->signals.slot = xfer->bounce.slot = xfer->signals.own = -1;
     xfer->chunk = SIZE_MAX;
     for (int i = 0; i < PKI_XFER_PUTS_FEW; i++)
-        pki_list_init(&xfer->puts.few[i].event.node);
+        pki_list_init(&xfer->moves.puts.few[i].event.node);
     return xfer;
 }
 
 pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue)
 {
     struct pki_ep *path = xfer->is_send ? xfer->path : xfer->peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
-    uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->remote;
-    struct pki_put *put = &xfer->puts.few[0];
+    uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->there.remote;
+    struct pki_put *put = &xfer->moves.puts.few[0];
     pk_result_t result;
 
     *put = (struct pki_put){ .ep = path, .src = (const void *)(xfer->is_send ? here : there), .remote = xfer->is_send ? there : here, /* NOLINT: mapped */
@@ -86,27 +86,27 @@ pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue)
 void pki_xfer_activate(struct pki_xfer *xfer)
 {
     if (pki_list_empty(&xfer->active))
-        pki_list_push(&xfer->engine->active, &xfer->active);
+        pki_list_push(&xfer->engine->proto.active, &xfer->active);
 }
 
 /* Take it out of every list; its memory is reused after this round of progress. */
 void pki_xfer_free(struct pki_xfer *xfer)
 {
     pki_bounce_leave(xfer);
-    pki_region_drop(xfer->engine, xfer->region);
-    xfer->region = 0;
+    pki_region_drop(xfer->engine, xfer->there.region);
+    xfer->there.region = 0;
     pki_list_remove(&xfer->active);
     pki_list_remove(&xfer->match);
-    pki_list_push(&xfer->engine->spent_xfers, &xfer->match);
+    pki_list_push(&xfer->engine->proto.spent_xfers, &xfer->match);
 }
 
 /* `done` has grown: whoever waits for these bytes goes on. */
 void pki_xfer_progressed(struct pki_xfer *xfer)
 {
-    const struct pki_xfer_user *user = xfer->user;
-    struct pki_task *task = xfer->task;
+    const struct pki_xfer_user *user = xfer->user.calls;
+    struct pki_task *task = xfer->user.task;
     struct pki_engine *e = xfer->engine;
-    uint32_t step = xfer->step;
+    uint32_t step = xfer->user.step;
     size_t done = xfer->done;
     bool ended = xfer->state == PKI_XFER_DONE;
 
@@ -122,10 +122,10 @@ void pki_xfer_progressed(struct pki_xfer *xfer)
 
 void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t bytes)
 {
-    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->user.task);
 
-    if (msg->sig != xfer->sig) {
-        pki_task_mismatch(xfer->task, xfer->peer->rank, msg->sig);
+    if (msg->sig != xfer->id.sig) {
+        pki_task_mismatch(xfer->user.task, xfer->peer->rank, msg->sig);
         return;
     }
     (void)pki_fail(PK_ERR_MISMATCH, &where, "rank %d %s %zu bytes, rank %d %s %zu", xfer->engine->config.rank,
@@ -136,7 +136,7 @@ void pki_xfer_mismatch(struct pki_xfer *xfer, const struct pki_msg *msg, size_t 
 
 void pki_put_failed(struct pki_xfer *xfer, pk_result_t result)
 {
-    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->task);
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->user.task);
 
     pki_engine_attribute_failure(xfer->engine, result, &where, xfer->path, xfer->done, xfer->bytes);
 }

@@ -10,12 +10,12 @@
 /* Another stream has yet to come to a barrier that used the same cells: it would write them back to an older number. */
 static bool is_far_ahead(const struct pki_task *task)
 {
-    const struct pki_list *tasks = &task->engine->tasks;
+    const struct pki_list *tasks = &task->engine->tasks.all;
 
     for (const struct pki_list *n = tasks->next; n != tasks; n = n->next) {
         const struct pki_task *other = pki_container_of(n, struct pki_task, node);
 
-        if (other->by_signals && task->number - other->number >= PKI_CELLS / PKI_STEPS_A_COLLECTIVE / 2)
+        if (other->mode == PKI_TASK_BARRIER && task->number - other->number >= PKI_CELLS / PKI_STEPS_A_COLLECTIVE / 2)
             return true;
     }
     return false;
@@ -25,8 +25,8 @@ bool pki_stream_barrier_suits(const struct pki_task *task)
 {
     const struct pki_engine *e = task->engine;
 
-    if (task->plan == NULL || task->request.algorithm->coll != PKI_COLL_BARRIER || pki_task_is_fused(task) || task->beside_messages ||
-        !pki_plan_has_moments(task) || is_far_ahead(task))
+    if (task->plan == NULL || task->request.algorithm->coll != PKI_COLL_BARRIER || pki_task_is_fused(task) ||
+        task->cuda.beside_messages || !pki_plan_has_moments(task) || is_far_ahead(task))
         return false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         const struct pki_step *step = &task->plan->steps[i];
@@ -42,8 +42,8 @@ void pki_stream_barrier_put(const struct pki_task *task)
 {
     const struct pki_engine *e = task->engine;
 
-    for (uint32_t m = 0; m < task->entry->nmoments; m++) {
-        const struct pki_moment *moment = &task->entry->moments[m];
+    for (uint32_t m = 0; m < task->run.entry->nmoments; m++) {
+        const struct pki_moment *moment = &task->run.entry->moments[m];
         const struct pki_step *step = &task->plan->steps[moment->step];
         const struct pki_ep *ctrl = e->peers[step->peer].ctrl;
         int cell = pki_cell_of_step(task->number, step->pair_index);

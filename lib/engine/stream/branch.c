@@ -18,7 +18,7 @@ struct pki_branch *pki_branch_take(struct pki_engine *e, void *stream)
     struct pki_branch *found = NULL;
 
     for (int i = 0; i < PKI_BRANCHES; i++) {
-        struct pki_branch *b = &e->branches[i];
+        struct pki_branch *b = &e->stream.branches[i];
 
         if (b->users > 0 && b->stream == stream) {
             found = b;
@@ -47,19 +47,19 @@ static void leave(struct pki_branch *b, int ordinal)
 void pki_branch_leave(struct pki_task *task)
 {
     for (int i = 0; i < 2; i++)
-        if (task->branches[i] != NULL)
-            leave(task->branches[i], task->engine->ordinal);
-    task->branches[0] = task->branches[1] = NULL;
+        if (task->cuda.branches[i] != NULL)
+            leave(task->cuda.branches[i], task->engine->limits.ordinal);
+    task->cuda.branches[0] = task->cuda.branches[1] = NULL;
 }
 
 /* Its value wait holds a channel as the caller's streams' do. */
 static bool may_wait(struct pki_engine *e, struct pki_branch *b)
 {
-    bool listed = pki_waiting_enter(e->ordinal, b->queue.handle);
+    bool listed = pki_waiting_enter(e->limits.ordinal, b->queue.handle);
 
-    b->waits = listed && pki_waiting_hold(e->ordinal, b->queue.handle, pki_waiting_limit(e));
+    b->waits = listed && pki_waiting_hold(e->limits.ordinal, b->queue.handle, pki_waiting_limit(e));
     if (!b->waits)
-        pki_waiting_leave(e->ordinal, b->queue.handle, listed);
+        pki_waiting_leave(e->limits.ordinal, b->queue.handle, listed);
     return b->waits;
 }
 
@@ -67,7 +67,8 @@ static pk_result_t put(const struct pki_task *task, struct pki_branch *branch)
 {
     struct pki_queue *queue = &branch->queue;
     const struct pki_device_ops *ops = queue->device->ops;
-    const struct pki_signal_op wait = { PKI_SIGNAL_WAIT, task->xfer->start }, write = { PKI_SIGNAL_WRITE, task->xfer->finish };
+    const struct pki_signal_op wait = { PKI_SIGNAL_WAIT, task->xfer->signals.start },
+                               write = { PKI_SIGNAL_WRITE, task->xfer->signals.finish };
     pk_result_t result = pki_branch_fork(task, branch);
 
     if (result == PK_OK)
@@ -87,7 +88,7 @@ bool pki_branch_put(struct pki_task *task)
 
     if (b == NULL)
         return false;
-    task->branches[0] = b;
+    task->cuda.branches[0] = b;
     if (!may_wait(e, b)) {
         pki_branch_leave(task);
         return false;
@@ -103,25 +104,25 @@ bool pki_branch_put(struct pki_task *task)
 
 pk_result_t pki_branch_fork(const struct pki_task *task, const struct pki_branch *branch)
 {
-    return task->queue.device->ops->follow(&branch->queue, &task->queue);
+    return task->cuda.queue.device->ops->follow(&branch->queue, &task->cuda.queue);
 }
 
 pk_result_t pki_branch_join(const struct pki_task *task, const struct pki_branch *branch)
 {
-    return task->queue.device->ops->follow(&task->queue, &branch->queue);
+    return task->cuda.queue.device->ops->follow(&task->cuda.queue, &branch->queue);
 }
 
 pk_result_t pki_branch_copy(struct pki_task *task, uint32_t i)
 {
     struct pki_engine *e = task->engine;
-    struct pki_branch *b = task->branches[0];
+    struct pki_branch *b = task->cuda.branches[0];
     const struct pki_step *step = &task->plan->steps[i];
     size_t bytes = 0;
     char *dst = pki_plan_block(task, step->dst, &bytes), *src = pki_plan_block(task, step->src, &bytes);
 
     if (b->slot < 0)
-        b->slot = pki_bounce_buffer_take(e, &e->out);
+        b->slot = pki_bounce_buffer_take(e, &e->proto.out);
     if (b->slot < 0)
-        return pki_fail(PK_ERR_MEMORY, NULL, "%s: no pinned memory for a copy inside the gpu", task->name);
+        return pki_fail(PK_ERR_MEMORY, NULL, "%s: no pinned memory for a copy inside the gpu", pki_task_name(task));
     return pki_bounce_copy(e, &b->queue, b->slot, dst, src, bytes);
 }

@@ -48,10 +48,10 @@ pk_result_t pki_capture_buffer(struct pki_engine *e, const void *ptr, size_t byt
     if (bytes == 0)
         return PK_OK;
     result = e->gpu->ops->classify(e->gpu, ptr, bytes, &mem);
-    if (result == PK_OK && (mem.kind != PKI_MEM_DEVICE || mem.ordinal != e->ordinal))
+    if (result == PK_OK && (mem.kind != PKI_MEM_DEVICE || mem.ordinal != e->limits.ordinal))
         result = pki_fail(PK_ERR_UNSUPPORTED, NULL,
                           "capture of %zu bytes at %p, which are not memory of device %d: only that can be captured", bytes, ptr,
-                          e->ordinal);
+                          e->limits.ordinal);
     return result;
 }
 
@@ -143,7 +143,7 @@ void pki_capture_drop(struct pki_engine *e, struct pki_capture *capture)
         struct capture_part *part = &capture->parts[i];
 
         if (part->task != NULL) {
-            part->task->scratch = NULL;
+            part->task->run.scratch = NULL;
             pki_task_free(part->task);
         }
         if (part->scratch >= 0)
@@ -308,7 +308,7 @@ static pk_result_t map_target(struct pki_engine *e, struct captured *c, const st
 
 static pk_result_t await_cts(struct pki_engine *e, struct captured *c)
 {
-    struct pki_xfer key = { .peer = c->peer, .is_send = true, .flags = c->flags, .index = c->index, .op = c->op };
+    struct pki_xfer key = { .peer = c->peer, .is_send = true, .id = { .flags = c->flags, .index = c->index, .op = c->op } };
     uint64_t until = deadline(e);
     struct pki_unexpected *unexpected;
     struct pki_msg msg;

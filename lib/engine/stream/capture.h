@@ -17,7 +17,7 @@ struct capture_part {
     uint32_t nmoments;
     struct captured **xfers;    /* [steps of the plan], NULL where a step is none; of a message one; NULL: to this rank itself */
     uint32_t nxfers;
-    int scratch;                /* of engine->graph_scratch; -1: none */
+    int scratch;                /* of engine->mem.graph_scratch; -1: none */
     const void *own;            /* receive from this rank itself: what its send has */
 };
 

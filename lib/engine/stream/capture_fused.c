@@ -26,7 +26,7 @@ static size_t inbox_bytes(const struct pki_engine *e)
 static pk_result_t make_inbox(struct pki_engine *e)
 {
     void *ptr;
-    pk_result_t result = pki_retained_alloc_mappable(e->ordinal, inbox_bytes(e), &ptr);
+    pk_result_t result = pki_retained_alloc_mappable(e->limits.ordinal, inbox_bytes(e), &ptr);
 
     if (result != PK_OK)
         return result;
@@ -36,7 +36,7 @@ static pk_result_t make_inbox(struct pki_engine *e)
         return result;
     }
     e->fused.replay_inbox = ptr;
-    e->fused.replay_places = pki_waiting_reserve(e->ordinal, e->fused.share, e->config.fused_ctas);
+    e->fused.replay_places = pki_waiting_reserve(e->limits.ordinal, e->fused.share, e->config.fused_ctas);
     return PK_OK;
 }
 
@@ -57,7 +57,7 @@ pk_result_t pki_capture_fused_check(struct pki_engine *e)
 
 static struct captured *new_meeting(struct pki_engine *e, const struct capture_part *part, int peer, bool is_send)
 {
-    struct captured *c = pki_captured_new(e, part->graph, peer, is_send, part->task->name);
+    struct captured *c = pki_captured_new(e, part->graph, peer, is_send, pki_task_name(part->task));
 
     if (c == NULL)
         return NULL;
@@ -94,7 +94,7 @@ void pki_capture_fused_record(struct pki_engine *e, struct capture_part *part, s
     struct pki_fused_args args = { .inbox = inbox,
                                    .state = inbox + halves_bytes(e),
                                    .words = inbox + halves_bytes(e) + WORDS_AT,
-                                   .abort_flag = (uint64_t)(uintptr_t)e->abort_word,
+                                   .abort_flag = (uint64_t)(uintptr_t)e->signals.abort_word,
                                    .rank = (uint32_t)e->config.rank,
                                    .size = (uint32_t)e->config.size,
                                    .sig = part->task->sig,

@@ -53,7 +53,7 @@ static pk_result_t take_scratch(struct pki_engine *e, struct capture_part *part)
     if (result != PK_OK)
         return result;
     if (bytes > 0)
-        part->task->scratch = e->graph_scratch[part->scratch].ptr;
+        part->task->run.scratch = e->mem.graph_scratch[part->scratch].ptr;
     pki_scaled_place(part->task);
     return PK_OK;
 }
@@ -80,7 +80,7 @@ static pk_result_t check_targets(struct pki_engine *e, const struct pki_task *ta
         if (!is_receive(step))
             continue;
         at = pki_plan_block(task, target_of(step), &bytes);
-        result = pki_capture_target(e, &e->peers[step->peer], at, task->steps[i].bytes);
+        result = pki_capture_target(e, &e->peers[step->peer], at, task->run.steps[i].bytes);
     }
     return result;
 }
@@ -93,7 +93,8 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
         return result;
     result = check_buffers(e, part->task);
     if (result == PK_OK && pki_bounce_copies(e, part->request.algorithm->coll, part->task->plan))
-        result = pki_fail(PK_ERR_NEEDS_SM, NULL, "%s copies a block inside the gpu, which in a graph runs as a kernel", part->task->name);
+        result = pki_fail(PK_ERR_NEEDS_SM, NULL, "%s copies a block inside the gpu, which in a graph runs as a kernel",
+                          pki_task_name(part->task));
     part->task->kind = PKI_MEM_DEVICE; /* also of a barrier, which has no memory */
     if (result == PK_OK && pki_task_is_fused(part->task))
         result = pki_capture_fused_check(e);
@@ -103,8 +104,8 @@ pk_result_t pki_capture_plan_check(struct pki_engine *e, struct capture_part *pa
         result = take_scratch(e, part);
     if (result == PK_OK)
         result = check_targets(e, part->task);
-    if (result == PK_OK && e->turn == NULL)
-        result = e->gpu->ops->replay_lock_open(e->gpu, &e->turn);
+    if (result == PK_OK && e->mem.graph_turn == NULL)
+        result = e->gpu->ops->replay_lock_open(e->gpu, &e->mem.graph_turn);
     return result;
 }
 
@@ -114,7 +115,7 @@ static void keep_scratch(struct pki_engine *e, const struct capture_part *part)
     if (part->scratch < 0 || (part->graph->scratch >> part->scratch & 1) != 0)
         return;
     part->graph->scratch |= 1u << part->scratch;
-    e->graph_scratch[part->scratch].users++;
+    e->mem.graph_scratch[part->scratch].users++;
 }
 
 static struct captured *new_transfer(struct pki_engine *e, const struct capture_part *part, uint32_t i)
@@ -123,7 +124,7 @@ static struct captured *new_transfer(struct pki_engine *e, const struct capture_
     const struct pki_step *step = &task->plan->steps[i];
     bool is_send = step->kind == PKI_STEP_SEND;
     struct pki_ref ref = is_send ? step->src : target_of(step);
-    struct captured *c = pki_captured_new(e, part->graph, step->peer, is_send, task->name);
+    struct captured *c = pki_captured_new(e, part->graph, step->peer, is_send, pki_task_name(task));
 
     if (c == NULL)
         return NULL;
@@ -132,7 +133,7 @@ static struct captured *new_transfer(struct pki_engine *e, const struct capture_
     c->sig = task->sig;
     c->op = task->number;
     c->addr = pki_plan_block(task, ref, &c->bytes);
-    c->bytes = task->steps[i].bytes;
+    c->bytes = task->run.steps[i].bytes;
     return c;
 }
 
@@ -145,7 +146,7 @@ pk_result_t pki_capture_plan_enroll(struct pki_engine *e, struct capture_part *p
     part->xfers = calloc((size_t)plan->nsteps + 2 * (size_t)e->config.size, sizeof *part->xfers);
     if (part->xfers == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %u captured steps", plan->nsteps);
-    task->number = ++e->coll_captured;
+    task->number = ++e->colls.captured;
     if (pki_task_is_fused(task))
         return pki_capture_fused_enroll(e, part);
     part->nxfers = plan->nsteps;
@@ -170,7 +171,7 @@ static void record_scaling(struct pki_task *task, struct capture_recorder *r)
 
 static void record_work(struct capture_part *part, uint32_t i, struct capture_recorder *r)
 {
-    size_t bytes = part->task->steps[i].bytes;
+    size_t bytes = part->task->run.steps[i].bytes;
 
     pki_record_flush(r);
     if (bytes == 0 || r->result != PK_OK)
@@ -186,14 +187,14 @@ static void begin_turn(struct pki_engine *e, const struct capture_part *part, st
 
     pki_record_flush(r);
     if (r->result == PK_OK && (g->turn == NULL || g->replay_lock_stream != part->queue.handle))
-        r->result = e->gpu->ops->replay_lock(&part->queue, e->turn, g->turn);
+        r->result = e->gpu->ops->replay_lock(&part->queue, e->mem.graph_turn, g->turn);
 }
 
 static void end_turn(struct pki_engine *e, struct capture_part *part, struct capture_recorder *r)
 {
     pki_record_flush(r);
     if (r->result == PK_OK)
-        r->result = e->gpu->ops->replay_unlock(&part->queue, e->turn, &part->graph->turn);
+        r->result = e->gpu->ops->replay_unlock(&part->queue, e->mem.graph_turn, &part->graph->turn);
     part->graph->replay_lock_stream = part->queue.handle;
 }
 

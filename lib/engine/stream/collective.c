@@ -36,8 +36,9 @@ static bool suits(const struct pki_task *task, uint32_t i)
 /* In a group with messages it must not hold them up, which other ranks may have begun before it. */
 static bool can_be_done_by_stream(const struct pki_task *task)
 {
-    if (task->plan == NULL || task->beside_messages || task->kind != PKI_MEM_DEVICE || task->few_queues || task->mixed.active ||
-        task->plan->nsteps == 0 || pki_waiting_has_copies(task->engine->ordinal))
+    if (task->plan == NULL || task->cuda.beside_messages || task->kind != PKI_MEM_DEVICE || pki_task_is_mixed(task) ||
+        task->plan->nsteps == 0 || pki_waiting_has_few_queues(task->engine) ||
+        pki_waiting_has_copies(task->engine->limits.ordinal))
         return false;
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
         if (!suits(task, i))
@@ -47,7 +48,7 @@ static bool can_be_done_by_stream(const struct pki_task *task)
 
 bool pki_plan_has_moments(const struct pki_task *task)
 {
-    struct pki_plan_entry *entry = task->entry;
+    struct pki_plan_entry *entry = task->run.entry;
 
     return entry->moments != NULL ||
            pki_plan_order(task->request.algorithm, task->plan, &entry->moments, &entry->nmoments) == PK_OK;
@@ -78,7 +79,7 @@ static void look_for_cts(const struct pki_task *task)
     bool here = true;
 
     for (uint32_t i = 0; i < task->plan->nsteps && here; i++) {
-        struct pki_xfer *xfer = task->steps[i].xfer;
+        struct pki_xfer *xfer = task->run.steps[i].xfer;
 
         if (xfer == NULL || !xfer->is_send)
             continue;
@@ -90,7 +91,7 @@ static void look_for_cts(const struct pki_task *task)
 static void offer_rest(const struct pki_task *task)
 {
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
-        struct pki_xfer *xfer = task->steps[i].xfer;
+        struct pki_xfer *xfer = task->run.steps[i].xfer;
 
         if (xfer != NULL && xfer->is_send)
             pki_offer_or_rts(xfer);
@@ -99,16 +100,16 @@ static void offer_rest(const struct pki_task *task)
 
 static bool is_settled(const struct pki_xfer *xfer)
 {
-    if (xfer->cell != NULL)
+    if (xfer->signals.cell != NULL)
         return true;
-    return xfer->is_send ? pki_xfer_is_granted(xfer) && xfer->slots == PKI_SLOTS_NONE : xfer->signal_slot >= 0;
+    return xfer->is_send ? pki_xfer_is_granted(xfer) && xfer->bounce.slots == PKI_SLOTS_NONE : xfer->signals.slot >= 0;
 }
 
 static bool all_settled(const struct pki_task *task)
 {
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
-        if (is_transfer(&task->plan->steps[i]) && task->steps[i].bytes > 0 &&
-            (task->steps[i].xfer == NULL || !is_settled(task->steps[i].xfer)))
+        if (is_transfer(&task->plan->steps[i]) && task->run.steps[i].bytes > 0 &&
+            (task->run.steps[i].xfer == NULL || !is_settled(task->run.steps[i].xfer)))
             return false;
     return true;
 }
@@ -133,25 +134,26 @@ static size_t longest_work(const struct pki_task *task)
     size_t longest = 0;
 
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
-        if (!is_transfer(&task->plan->steps[i]) && task->steps[i].bytes > longest)
-            longest = task->steps[i].bytes;
+        if (!is_transfer(&task->plan->steps[i]) && task->run.steps[i].bytes > longest)
+            longest = task->run.steps[i].bytes;
     return longest;
 }
 
-void pki_stream_plan_begin(struct pki_task *task)
+bool pki_stream_plan_begin(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
+    bool direct = false;
 
     if (!can_be_done_by_stream(task) || !pki_plan_has_moments(task) || pki_scratch_take(task) != PK_OK)
-        return;
+        return false;
     pki_scaled_place(task);
     if (has_work(task))
-        task->branches[0] = pki_branch_take(e, task->queue.handle);
-    if (task->branches[0] != NULL && task->plan->ordered && !is_by_host(task))
-        task->branches[1] = pki_branch_take(e, task); /* no stream has this address */
-    if (is_by_host(task) && (task->branches[0] == NULL || longest_work(task) > pki_tuning.gpu.branch_copy_bytes))
-        return;
-    task->running = true; /* what ends at once lets no other step begin */
+        task->cuda.branches[0] = pki_branch_take(e, task->cuda.queue.handle);
+    if (task->cuda.branches[0] != NULL && task->plan->ordered && !is_by_host(task))
+        task->cuda.branches[1] = pki_branch_take(e, task); /* no stream has this address */
+    if (is_by_host(task) && (task->cuda.branches[0] == NULL || longest_work(task) > pki_tuning.gpu.branch_copy_bytes))
+        return false;
+    task->run.running = true; /* what ends at once lets no other step begin */
     if (post_all(task, false)) {
         for (int i = 0; i < e->config.size; i++)
             if (e->peers[i].ctrl != NULL)
@@ -159,14 +161,13 @@ void pki_stream_plan_begin(struct pki_task *task)
         if (post_all(task, true)) {
             look_for_cts(task);
             offer_rest(task);
-            task->direct = all_settled(task);
+            direct = all_settled(task);
         }
     }
-    task->running = false;
-    if (!task->direct)
-        return;
-    task->works = has_work(task);
-    task->remaining += task->works;
+    task->run.running = false;
+    task->cuda.works = direct && has_work(task);
+    task->run.remaining += task->cuda.works;
+    return direct;
 }
 
 /* ---- into the stream ---- */
@@ -174,14 +175,14 @@ void pki_stream_plan_begin(struct pki_task *task)
 /* NULL: it has no bytes, and goes without the stream. */
 static struct pki_xfer *xfer_of(const struct pki_task *task, const struct pki_moment *m)
 {
-    return task->steps[m->step].bytes > 0 ? task->steps[m->step].xfer : NULL;
+    return task->run.steps[m->step].bytes > 0 ? task->run.steps[m->step].xfer : NULL;
 }
 
 /* Nothing in the plan goes on with it. */
 static bool is_private(const struct pki_task *task, uint32_t i)
 {
     return task->plan->steps[i].kind == PKI_STEP_COPY && task->plan->steps[i].deps == 0 &&
-           task->dependents_first[i] == task->dependents_first[i + 1];
+           task->run.entry->dependents_first[i] == task->run.entry->dependents_first[i + 1];
 }
 
 static void fail_on(const struct pki_task *task, pk_result_t result)
@@ -192,7 +193,7 @@ static void fail_on(const struct pki_task *task, pk_result_t result)
 
 static void work_in(struct pki_task *task, uint32_t i, struct pki_queue *queue)
 {
-    size_t bytes = task->steps[i].bytes;
+    size_t bytes = task->run.steps[i].bytes;
 
     if (is_by_host(task)) {
         fail_on(task, pki_branch_copy(task, i));
@@ -204,13 +205,13 @@ static void work_in(struct pki_task *task, uint32_t i, struct pki_queue *queue)
 
 static bool is_branched(const struct pki_task *task, uint32_t i)
 {
-    return task->branches[0] != NULL && (task->steps[i].bytes >= pki_tuning.gpu.work_inline_bytes || is_by_host(task));
+    return task->cuda.branches[0] != NULL && (task->run.steps[i].bytes >= pki_tuning.gpu.work_inline_bytes || is_by_host(task));
 }
 
 static bool is_in_use(const struct pki_task *task, int branch)
 {
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
-        if (task->steps[i].branch == branch)
+        if (task->run.steps[i].branch == branch)
             return true;
     return false;
 }
@@ -218,11 +219,11 @@ static bool is_in_use(const struct pki_task *task, int branch)
 static void join(struct pki_task *task, int branch)
 {
     pki_stream_flush(task->engine);
-    fail_on(task, pki_branch_join(task, task->branches[branch - 1]));
+    fail_on(task, pki_branch_join(task, task->cuda.branches[branch - 1]));
     pki_stream_worked(task);
     for (uint32_t i = 0; i < task->plan->nsteps; i++)
-        if (task->steps[i].branch == branch)
-            task->steps[i].branch = 0;
+        if (task->run.steps[i].branch == branch)
+            task->run.steps[i].branch = 0;
 }
 
 /* What this step depends on may be in branches. But for `except`. */
@@ -231,7 +232,7 @@ static void join_but(struct pki_task *task, uint32_t i, int except)
     const struct pki_step *step = &task->plan->steps[i];
 
     for (uint32_t d = 0; d < step->deps; d++) {
-        int branch = task->steps[task->plan->deps[step->first_dep + d]].branch;
+        int branch = task->run.steps[task->plan->deps[step->first_dep + d]].branch;
 
         if (branch != 0 && branch != except)
             join(task, branch);
@@ -249,30 +250,30 @@ static int choose_branch(const struct pki_task *task, uint32_t i)
     const struct pki_step *step = &task->plan->steps[i];
 
     for (uint32_t d = 0; d < step->deps; d++)
-        if (task->steps[task->plan->deps[step->first_dep + d]].branch != 0)
-            return task->steps[task->plan->deps[step->first_dep + d]].branch;
-    return task->branches[1] != NULL && is_in_use(task, 1) ? 2 : 1;
+        if (task->run.steps[task->plan->deps[step->first_dep + d]].branch != 0)
+            return task->run.steps[task->plan->deps[step->first_dep + d]].branch;
+    return task->cuda.branches[1] != NULL && is_in_use(task, 1) ? 2 : 1;
 }
 
 static void work(struct pki_task *task, uint32_t i)
 {
     int branch;
 
-    if (task->steps[i].bytes == 0)
+    if (task->run.steps[i].bytes == 0)
         return;
     if (!is_branched(task, i)) {
         join_for(task, i);
         pki_stream_flush(task->engine);
-        work_in(task, i, &task->queue);
+        work_in(task, i, &task->cuda.queue);
         pki_stream_worked(task);
         return;
     }
     branch = choose_branch(task, i);
     join_but(task, i, branch);
     pki_stream_flush(task->engine);
-    fail_on(task, pki_branch_fork(task, task->branches[branch - 1]));
-    work_in(task, i, &task->branches[branch - 1]->queue);
-    task->steps[i].branch = (uint8_t)branch;
+    fail_on(task, pki_branch_fork(task, task->cuda.branches[branch - 1]));
+    work_in(task, i, &task->cuda.branches[branch - 1]->queue);
+    task->run.steps[i].branch = (uint8_t)branch;
 }
 
 /* Nothing of this rank is in the way. But what goes in rounds waits for its own. */
@@ -289,15 +290,15 @@ static void scale(struct pki_task *task)
     if (!task->request.scaled)
         return;
     pki_stream_flush(task->engine);
-    fail_on(task, pki_scaled_queue(task, &task->queue, &task->engine->stats.kernels));
+    fail_on(task, pki_scaled_queue(task, &task->cuda.queue, &task->engine->stats.kernels));
     pki_stream_worked(task);
 }
 
 void pki_stream_plan_open(struct pki_task *task)
 {
     scale(task);
-    for (uint32_t m = 0; m < task->entry->nmoments; m++) {
-        const struct pki_moment *moment = &task->entry->moments[m];
+    for (uint32_t m = 0; m < task->run.entry->nmoments; m++) {
+        const struct pki_moment *moment = &task->run.entry->moments[m];
         const struct pki_xfer *xfer = is_open_at_once(task, moment) ? xfer_of(task, moment) : NULL;
 
         if (xfer != NULL && !pki_offer_moves(xfer))
@@ -312,10 +313,10 @@ struct run {
 
 static struct run next_run(const struct pki_task *task, uint32_t from)
 {
-    const struct pki_moment *m = task->entry->moments;
+    const struct pki_moment *m = task->run.entry->moments;
     struct run run = { from, from };
 
-    while (run.to < task->entry->nmoments && m[run.to].kind == m[from].kind && m[run.to].level == m[from].level)
+    while (run.to < task->run.entry->nmoments && m[run.to].kind == m[from].kind && m[run.to].level == m[from].level)
         run.to++;
     return run;
 }
@@ -323,9 +324,9 @@ static struct run next_run(const struct pki_task *task, uint32_t from)
 static void say_ready(struct pki_task *task, struct run sends)
 {
     for (uint32_t k = sends.from; k < sends.to; k++) {
-        const struct pki_xfer *xfer = xfer_of(task, &task->entry->moments[k]);
+        const struct pki_xfer *xfer = xfer_of(task, &task->run.entry->moments[k]);
 
-        join_for(task, task->entry->moments[k].step);
+        join_for(task, task->run.entry->moments[k].step);
         if (xfer != NULL && !pki_offer_moves(xfer))
             pki_stream_arrive(task, pki_offer_start(xfer));
     }
@@ -347,11 +348,11 @@ static bool goes_beside(struct pki_task *task, struct run run)
     int waiting = 0;
 
     for (uint32_t k = run.from; k < run.to; k++) {
-        const struct pki_xfer *xfer = xfer_of(task, &task->entry->moments[k]);
+        const struct pki_xfer *xfer = xfer_of(task, &task->run.entry->moments[k]);
 
         if (xfer == NULL || !pki_offer_moves(xfer))
             continue;
-        waiting += !pki_signal_is_open(&xfer->start);
+        waiting += !pki_signal_is_open(&xfer->signals.start);
         longest = xfer->bytes > longest ? xfer->bytes : longest;
         in_process = in_process || pki_move_in_process(xfer);
     }
@@ -367,16 +368,16 @@ static void move_all(struct pki_task *task, struct run run)
 
     pki_stream_before_wait(task);
     for (uint32_t k = run.from; k < run.to; k++) {
-        const struct pki_xfer *xfer = xfer_of(task, &task->entry->moments[k]);
+        const struct pki_xfer *xfer = xfer_of(task, &task->run.entry->moments[k]);
 
         if (xfer == NULL || !pki_offer_moves(xfer))
             continue;
-        join_for(task, task->entry->moments[k].step);
+        join_for(task, task->run.entry->moments[k].step);
         if (!beside)
-            pki_stream_wait(task, xfer->start);
+            pki_stream_wait(task, xfer->signals.start);
     }
     for (uint32_t k = run.from; k < run.to; k++) {
-        struct pki_xfer *xfer = xfer_of(task, &task->entry->moments[k]);
+        struct pki_xfer *xfer = xfer_of(task, &task->run.entry->moments[k]);
 
         if (xfer == NULL || !pki_offer_moves(xfer))
             continue;
@@ -391,7 +392,7 @@ static void move_all(struct pki_task *task, struct run run)
 static void wait_all(const struct pki_task *task, struct run run)
 {
     for (uint32_t k = run.from; k < run.to; k++) {
-        const struct pki_xfer *xfer = xfer_of(task, &task->entry->moments[k]);
+        const struct pki_xfer *xfer = xfer_of(task, &task->run.entry->moments[k]);
 
         if (xfer != NULL && !pki_offer_moves(xfer))
             pki_stream_wait(task, pki_offer_finish(xfer));
@@ -401,8 +402,8 @@ static void wait_all(const struct pki_task *task, struct run run)
 /* What a plan ends with is left to the end phase: waits, and in front of them copies. */
 static uint32_t first_of_last_level(const struct pki_task *task)
 {
-    const struct pki_moment *m = task->entry->moments;
-    uint32_t n = task->entry->nmoments, first = n;
+    const struct pki_moment *m = task->run.entry->moments;
+    uint32_t n = task->run.entry->nmoments, first = n;
 
     while (first > 0 && m[first - 1].level == m[n - 1].level && (m[first - 1].kind == PKI_MOMENT_DONE || m[first - 1].kind == PKI_MOMENT_FREE))
         first--;
@@ -430,12 +431,12 @@ static void work_privately(struct pki_task *task)
 
 void pki_stream_plan_move(struct pki_task *task)
 {
-    const struct pki_moment *moments = task->entry->moments;
+    const struct pki_moment *moments = task->run.entry->moments;
     uint32_t last = first_of_last_level(task);
 
-    if (task->branches[0] != NULL)
+    if (task->cuda.branches[0] != NULL)
         work_privately(task);
-    for (struct run run = { 0, 0 }; run.from < task->entry->nmoments; run.from = run.to) {
+    for (struct run run = { 0, 0 }; run.from < task->run.entry->nmoments; run.from = run.to) {
         run = next_run(task, run.from);
         if (moments[run.from].kind == PKI_MOMENT_SEND)
             say_ready(task, run);
@@ -447,22 +448,22 @@ void pki_stream_plan_move(struct pki_task *task)
         else if (moments[run.from].kind != PKI_MOMENT_SEND && run.from < last)
             wait_all(task, run);
     }
-    if (task->branches[0] == NULL)
+    if (task->cuda.branches[0] == NULL)
         work_privately(task);
     pki_stream_flush(task->engine);
 }
 
 void pki_stream_plan_end(const struct pki_task *task)
 {
-    wait_all(task, (struct run){ first_of_last_level(task), task->entry->nmoments });
+    wait_all(task, (struct run){ first_of_last_level(task), task->run.entry->nmoments });
 }
 
 void pki_stream_plan_close(struct pki_task *task)
 {
-    if (!task->works)
+    if (!task->cuda.works)
         return;
     for (int branch = 1; branch <= 2; branch++)
         if (is_in_use(task, branch))
             join(task, branch);
-    pki_stream_arrive(task, task->ready);
+    pki_stream_arrive(task, task->cuda.ready);
 }

@@ -47,30 +47,31 @@ void pki_host_stream_append(struct pki_host_stream *s, struct pki_task *task)
     const struct pki_task *last;
 
     pthread_mutex_lock(&s->lock);
-    last = pki_list_empty(&s->tasks) ? NULL : pki_container_of(s->tasks.prev, struct pki_task, in_stream);
-    atomic_store(&task->may_start, last == NULL || (last->group == task->group && atomic_load(&last->may_start)));
-    pki_list_push(&s->tasks, &task->in_stream);
+    last = pki_list_empty(&s->tasks) ? NULL : pki_container_of(s->tasks.prev, struct pki_task, host.node);
+    atomic_store(&task->host.may_start,
+                 last == NULL || (last->host.group == task->host.group && atomic_load(&last->host.may_start)));
+    pki_list_push(&s->tasks, &task->host.node);
     pthread_mutex_unlock(&s->lock);
 }
 
 /* The operations of one group start together. The service thread finds them: their engines count them as pending. */
 static void start_next(struct pki_host_stream *s)
 {
-    uint64_t group = pki_container_of(s->tasks.next, struct pki_task, in_stream)->group;
+    uint64_t group = pki_container_of(s->tasks.next, struct pki_task, host.node)->host.group;
 
     for (struct pki_list *n = s->tasks.next; n != &s->tasks; n = n->next) {
-        struct pki_task *task = pki_container_of(n, struct pki_task, in_stream);
+        struct pki_task *task = pki_container_of(n, struct pki_task, host.node);
 
-        if (task->group != group)
+        if (task->host.group != group)
             return;
-        atomic_store(&task->may_start, true);
+        atomic_store(&task->host.may_start, true);
     }
 }
 
 void pki_host_stream_ended(struct pki_host_stream *s, struct pki_task *task)
 {
     pthread_mutex_lock(&s->lock);
-    pki_list_remove(&task->in_stream);
+    pki_list_remove(&task->host.node);
     if (task->result != PK_OK && s->result == PK_OK) {
         s->result = task->result;
         s->error = task->engine->failure.error;
@@ -88,9 +89,9 @@ static struct pki_engine *enter_next(struct pki_host_stream *s, struct pki_engin
 
     pthread_mutex_lock(&s->lock);
     if (!pki_list_empty(&s->tasks)) {
-        e = pki_container_of(s->tasks.next, struct pki_task, in_stream)->engine;
+        e = pki_container_of(s->tasks.next, struct pki_task, host.node)->engine;
         if (e != now)
-            atomic_fetch_add(&e->drivers, 1); /* before the task leaves the stream, and so before the engine can end */
+            atomic_fetch_add(&e->service.drivers, 1); /* before the task leaves the stream, and so before the engine can end */
     }
     pthread_mutex_unlock(&s->lock);
     if (now != NULL && e != now)

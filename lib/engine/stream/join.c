@@ -47,8 +47,8 @@ static pk_result_t wait_by_kernel(struct pki_task *task)
     struct pki_engine *e = task->engine;
     uint64_t until = 0;
 
-    task->how = PKI_WAIT_KERNEL;
-    while (!task->listed || !pki_waiting_occupy(e->ordinal, task->queue.handle, 0, e->places)) {
+    task->cuda.how = PKI_WAIT_KERNEL;
+    while (!pki_claims_kernel(task, 0)) {
         pk_result_t result = step_back(e);
 
         if (result != PK_OK)
@@ -59,7 +59,7 @@ static pk_result_t wait_by_kernel(struct pki_task *task)
             continue;
         atomic_store(&timeout_ns, atomic_load(&timeout_ns) / 2 + 1);
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s in a cuda stream: %d kernels that wait for peers are in streams of this process, as many as a gpu "
-                        "has room for; with more, no other kernel could start", task->name, PKI_WAITING_KERNELS);
+                        "has room for; with more, no other kernel could start", pki_task_name(task), PKI_WAITING_KERNELS);
     }
     atomic_store(&timeout_ns, PKI_ROOM_NS);
     return PK_OK;
@@ -70,21 +70,20 @@ static pk_result_t choose_wait(struct pki_task *task)
     struct pki_engine *e = task->engine;
     int limit = pki_waiting_limit(e); /* which hold channels of copies, too: docs/design/0035 */
 
-    task->few_queues = e->connections <= PKI_FEW_QUEUES;
-    if (task->listed && pki_waiting_hold(e->ordinal, task->queue.handle, limit)) {
-        task->how = PKI_WAIT_VALUE;
-        task->holds_wait = true;
+    if (pki_claims_wait(task, limit)) {
+        task->cuda.how = PKI_WAIT_VALUE;
         return PK_OK;
     }
     if (e->config.sm_policy != PK_SM_NONE)
         return wait_by_kernel(task);
     if (limit == 0)
-        return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: with CUDA_DEVICE_MAX_CONNECTIONS=%d a waiting stream stops every "
-                        "kernel of the process, so the wait needs a kernel; set it to 8 or more, or allow kernels", task->name,
-                        e->connections);
+        return pki_fail(PK_ERR_NEEDS_SM, NULL,
+                        "%s in a cuda stream: with CUDA_DEVICE_MAX_CONNECTIONS=%d a waiting stream stops every "
+                        "kernel of the process, so the wait needs a kernel; set it to 8 or more, or allow kernels",
+                        pki_task_name(task), e->limits.connections);
     return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: operations are pending in %d streams, as many as %d hardware queues "
                     "and %d copy queues allow (CUDA_DEVICE_MAX_CONNECTIONS, CUDA_DEVICE_MAX_COPY_CONNECTIONS); one more needs a kernel to "
-                    "wait", task->name, limit, e->connections, e->channels);
+                    "wait", pki_task_name(task), limit, e->limits.connections, e->limits.channels);
 }
 
 /* The operation begins when the stream has come to its end, and the call waits for it. */
@@ -94,8 +93,8 @@ static void do_within_call(struct pki_task *task)
 
     if (!atomic_exchange(&said, true))
         pki_log(PKI_LOG_WARN, NULL, "with CUDA_DEVICE_MAX_CONNECTIONS=%d reductions and copies inside the gpu are done within the call: "
-                "set it to 8 or more", task->engine->connections);
-    task->after_stream = true;
+                "set it to 8 or more", task->engine->limits.connections);
+    pki_task_enter(task, PKI_TASK_AFTER_STREAM);
     task->request.stream = PK_BLOCKING;
 }
 
@@ -104,7 +103,7 @@ static void do_within_call(struct pki_task *task)
 static bool has_room(const struct pki_engine *e)
 {
     return e->signals.nfree >= 2 + 2 * PKI_STREAM_OPERATIONS ||
-           (e->signals.nfree >= 2 + PKI_STREAM_OPERATIONS && pki_list_empty(&e->tasks));
+           (e->signals.nfree >= 2 + PKI_STREAM_OPERATIONS && pki_list_empty(&e->tasks.all));
 }
 
 /* So many operations are pending in streams that the words are used up: let some end first. */
@@ -115,17 +114,17 @@ static pk_result_t take_signals(struct pki_task *task)
     while (!has_room(e)) {
         pk_result_t result;
 
-        if (pki_list_empty(&e->tasks)) /* what holds them is in this very group and cannot end before it has begun */
+        if (pki_list_empty(&e->tasks.all)) /* what holds them is in this very group and cannot end before it has begun */
             return pki_fail(PK_ERR_UNSUPPORTED, NULL,
-                            "%s: a group has room for %d operations of a communicator in cuda streams: end it and begin another", task->name,
-                            PKI_STREAM_OPERATIONS);
+                            "%s: a group has room for %d operations of a communicator in cuda streams: end it and begin another",
+                            pki_task_name(task), PKI_STREAM_OPERATIONS);
         result = step_back(e);
         if (result != PK_OK)
             return result;
     }
-    task->ready_slot = pki_signals_take(e, &task->ready);
-    task->release_slot = pki_signals_take(e, &task->release);
-    pki_signals_expose(e, task->release_slot, &task->release);
+    task->cuda.ready_slot = pki_signals_take(e, &task->cuda.ready);
+    task->cuda.release_slot = pki_signals_take(e, &task->cuda.release);
+    pki_signals_expose(e, task->cuda.release_slot, &task->cuda.release);
     return PK_OK;
 }
 
@@ -135,18 +134,18 @@ pk_result_t pki_stream_admit(struct pki_task *task)
     pk_result_t result;
 
     if (e->gpu == NULL)
-        return pki_fail(PK_ERR_ARG, NULL, "%s: a cuda stream, but the communicator has no gpu (config.device)", task->name);
-    task->queue = (struct pki_queue){ .device = e->gpu, .handle = task->request.stream.handle };
-    task->direct = pki_task_is_fused(task) && pki_fused_all_direct(e); /* its kernel needs nobody */
-    if (task->direct && task->request.scaled)
-        task->direct = pki_scratch_take(task) == PK_OK;
-    if (task->direct)
+        return pki_fail(PK_ERR_ARG, NULL, "%s: a cuda stream, but the communicator has no gpu (config.device)",
+                        pki_task_name(task));
+    task->cuda.queue = (struct pki_queue){ .device = e->gpu, .handle = task->request.stream.handle };
+    if (pki_task_is_fused(task) && pki_fused_all_direct(e) && (!task->request.scaled || pki_scratch_take(task) == PK_OK)) {
+        pki_task_enter(task, PKI_TASK_STREAM); /* its kernel needs nobody */
         return PK_OK;
-    if (task->kind == PKI_MEM_DEVICE && pki_task_needs_kernel(task) && e->connections <= PKI_FEW_QUEUES) {
+    }
+    if (task->kind == PKI_MEM_DEVICE && pki_task_needs_kernel(task) && e->limits.connections <= PKI_FEW_QUEUES) {
         do_within_call(task);
         return PK_OK;
     }
-    pki_waiting_count(task);
+    pki_claims_count(task);
     result = choose_wait(task);
     if (result == PK_OK)
         result = take_signals(task);
@@ -157,13 +156,12 @@ pk_result_t pki_stream_admit(struct pki_task *task)
 
 void pki_stream_copies(struct pki_task *task)
 {
-    if (task->copies || task->engine->config.size == 2 || task->engine->gpu == NULL || pki_task_is_fused(task) ||
+    if (task->engine->config.size == 2 || task->engine->gpu == NULL || pki_task_is_fused(task) ||
         pki_task_is_to_self(task))
         return;
-    if (task->kind != PKI_MEM_DEVICE && !task->mixed.active)
+    if (task->kind != PKI_MEM_DEVICE && !pki_task_is_mixed(task))
         return;
-    pki_waiting_copies(task->engine->ordinal, 1);
-    task->copies = true;
+    pki_claims_copies(task);
 }
 
 static void failed(struct pki_task *task, pk_result_t result)
@@ -180,22 +178,25 @@ static bool moves_itself(const struct pki_task *task)
 
 /* Receives of one group from one peer in one stream are free at the same moment: the sender has to wait for the first only. Their words
  * are written from the last to the first (pki_stream_open), so that none is written when the sender is past it. */
-static void begin_receive(struct pki_task *task)
+static bool begin_receive(struct pki_task *task)
 {
     struct pki_xfer *xfer = task->xfer;
-    struct pki_signal_batch *b = &task->engine->batch;
+    struct pki_signal_batch *b = &task->engine->stream.batch;
+    bool direct;
 
-    xfer->joined = b->received.peer == xfer->peer && b->received.op + 1 == xfer->op && b->received.stream == task->queue.handle;
+    xfer->signals.joined =
+        b->received.peer == xfer->peer && b->received.op + 1 == xfer->id.op && b->received.stream == task->cuda.queue.handle;
     pki_xfer_post(xfer);
-    task->direct = xfer->signal_slot >= 0 || (xfer->cell != NULL && !task->beside_messages);
+    direct = xfer->signals.slot >= 0 || (xfer->signals.cell != NULL && !task->cuda.beside_messages);
     if (xfer->state != PKI_XFER_WAIT) /* granted later: who knows what has been opened by then */
-        xfer->joined = false;
-    b->received.peer = task->direct && !xfer->ll ? xfer->peer : NULL;
-    b->received.op = xfer->op;
-    b->received.stream = task->queue.handle;
+        xfer->signals.joined = false;
+    b->received.peer = direct && !xfer->signals.ll ? xfer->peer : NULL;
+    b->received.op = xfer->id.op;
+    b->received.stream = task->cuda.queue.handle;
+    return direct;
 }
 
-static void begin_send(struct pki_task *task)
+static bool begin_send(struct pki_task *task)
 {
     struct pki_xfer *xfer = task->xfer;
 
@@ -205,17 +206,16 @@ static void begin_send(struct pki_task *task)
     pki_xfer_post(xfer);
     pki_stream_look_for_cts(xfer);
     pki_offer_or_rts(xfer);
-    if (xfer->cell != NULL) {
-        task->direct = true;
-        return;
-    }
-    task->direct = pki_xfer_is_granted(xfer) && xfer->slots == PKI_SLOTS_NONE && (xfer->ll || !task->beside_messages);
-    if (task->direct && !xfer->ll)
+    if (xfer->signals.cell != NULL)
+        return true;
+    if (!pki_xfer_is_granted(xfer) || xfer->bounce.slots != PKI_SLOTS_NONE || (!xfer->signals.ll && task->cuda.beside_messages))
+        return false;
+    if (!xfer->signals.ll)
         pki_region_tell_soon(xfer);
-    if (task->few_queues && !pki_signal_is_open(&xfer->start) && !pki_move_by_kernel(task->engine))
-        task->direct = false;
-    if (!xfer->ll && pki_waiting_has_copies(task->engine->ordinal))
-        task->direct = false;
+    if (pki_waiting_has_few_queues(task->engine) && !pki_signal_is_open(&xfer->signals.start) &&
+        !pki_move_by_kernel(task->engine))
+        return false;
+    return xfer->signals.ll || !pki_waiting_has_copies(task->engine->limits.ordinal);
 }
 
 /* Kernels at both ends see to a low-latency message, and whoever wants its place looks for its end (pki_ll_take_soon). */
@@ -223,41 +223,39 @@ static bool is_device_driven(const struct pki_task *task)
 {
     const struct pki_xfer *xfer = task->xfer;
 
-    return task->direct && xfer != NULL && xfer->ll && (xfer->is_send || xfer->peer->ll_by_kernel);
+    return pki_task_is_direct(task) && xfer != NULL && xfer->signals.ll && (xfer->is_send || xfer->peer->ll.by_kernel);
 }
 
 void pki_stream_begin(struct pki_task *task)
 {
+    bool direct = pki_task_is_direct(task);
+
     if (pki_stream_self_begin(task))
         return;
     if (moves_itself(task)) {
-        task->mode = PKI_TASK_STREAM; /* low-latency slots may be granted */
-        if (task->xfer->is_send)
-            begin_send(task);
-        else
-            begin_receive(task);
-    } else if (!task->direct && task->plan != NULL) {
-        task->mode = PKI_TASK_SIGNALLED;
-        pki_stream_plan_begin(task);
+        pki_task_enter(task, PKI_TASK_STREAM); /* low-latency slots may be granted */
+        direct = task->xfer->is_send ? begin_send(task) : begin_receive(task);
+    } else if (!direct && task->plan != NULL) {
+        pki_task_enter(task, PKI_TASK_SIGNALLED);
+        direct = pki_stream_plan_begin(task);
     }
-    task->by_signals = !task->direct && pki_stream_barrier_suits(task);
-    task->mode = task->direct ? PKI_TASK_STREAM : PKI_TASK_SIGNALLED;
-    task->started = task->direct;
-    if (!task->direct)
+    pki_task_enter(task, direct ? PKI_TASK_STREAM : pki_stream_barrier_suits(task) ? PKI_TASK_BARRIER : PKI_TASK_SIGNALLED);
+    task->started = direct;
+    if (!pki_task_is_direct(task))
         pki_stream_copies(task);
     if (is_device_driven(task))
         pki_task_set_device_driven(task);
-    if (task->request.what == PKI_DO_SEND && !task->direct)
-        pki_stream_arrive(task, task->ready);
-    else if (task->request.what == PKI_DO_SEND && task->xfer->cell != NULL)
+    if (task->request.what == PKI_DO_SEND && !pki_task_is_direct(task))
+        pki_stream_arrive(task, task->cuda.ready);
+    else if (task->request.what == PKI_DO_SEND && task->xfer->signals.cell != NULL)
         pki_stream_arrive(task, pki_offer_start(task->xfer));
 }
 
 void pki_stream_open(struct pki_task *task)
 {
-    if (!task->direct)
-        pki_stream_arrive(task, task->ready);
-    else if (task->xfer != NULL && !task->xfer->ll && !pki_offer_moves(task->xfer))
+    if (!pki_task_is_direct(task))
+        pki_stream_arrive(task, task->cuda.ready);
+    else if (task->xfer != NULL && !task->xfer->signals.ll && !pki_offer_moves(task->xfer))
         pki_stream_arrive(task, pki_offer_start(task->xfer));
     else if (task->plan != NULL && !pki_task_is_fused(task))
         pki_stream_plan_open(task);
@@ -267,9 +265,13 @@ static void receive_ll(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
     struct pki_xfer *xfer = task->xfer;
-    struct pki_ll_op op = { .user = xfer->addr, .bytes = (uint32_t)xfer->bytes, .flag = xfer->signal_value,
-                            .slot = pki_ll_slot(e, xfer->peer->rank, xfer->signal_slot), .done = xfer->finish.word, .ctas = pki_ll_ctas(e, xfer->bytes),
-                            .arrived = pki_ll_arrived(e, xfer->peer->rank, false, xfer->signal_value) };
+    struct pki_ll_op op = { .user = xfer->addr,
+                            .bytes = (uint32_t)xfer->bytes,
+                            .flag = xfer->signals.value,
+                            .slot = pki_ll_slot(e, xfer->peer->rank, xfer->signals.slot),
+                            .done = xfer->signals.finish.word,
+                            .ctas = pki_ll_ctas(e, xfer->bytes),
+                            .arrived = pki_ll_arrived(e, xfer->peer->rank, false, xfer->signals.value) };
 
     pki_ll_row_add(task, &op);
 }
@@ -277,15 +279,15 @@ static void receive_ll(struct pki_task *task)
 /* What the stream has to wait for at the end of this task. */
 static void wait_for(struct pki_task *task)
 {
-    if (task->by_signals)
+    if (task->mode == PKI_TASK_BARRIER)
         return;
-    if (!task->direct)
-        pki_stream_wait(task, task->release);
-    else if (task->xfer != NULL && !task->xfer->ll && !pki_offer_moves(task->xfer))
+    if (!pki_task_is_direct(task))
+        pki_stream_wait(task, task->cuda.release);
+    else if (task->xfer != NULL && !task->xfer->signals.ll && !pki_offer_moves(task->xfer))
         pki_stream_wait(task, pki_offer_finish(task->xfer));
-    else if (task->xfer != NULL && task->branches[0] != NULL) {
+    else if (task->xfer != NULL && task->cuda.branches[0] != NULL) {
         pki_stream_flush(task->engine);
-        failed(task, pki_branch_join(task, task->branches[0]));
+        failed(task, pki_branch_join(task, task->cuda.branches[0]));
     } else if (task->plan != NULL && !pki_task_is_fused(task))
         pki_stream_plan_end(task);
 }
@@ -297,9 +299,9 @@ static void wait_for_all(struct pki_task *first, struct pki_list *made)
     for (struct pki_list *node = &first->waiting; node != made; node = node->next) {
         struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
 
-        if (!pki_task_in_cuda_stream(task) || task->queue.handle != first->queue.handle || task->waited)
+        if (!pki_task_in_cuda_stream(task) || task->cuda.queue.handle != first->cuda.queue.handle || task->cuda.waited)
             continue;
-        task->waited = true;
+        task->cuda.waited = true;
         wait_for(task);
     }
 }
@@ -308,42 +310,31 @@ static void wait_for_all(struct pki_task *first, struct pki_list *made)
 void pki_stream_launch(struct pki_task *task)
 {
     pki_stream_flush(task->engine); /* behind all that the group's sends and receives open or move for the peers */
-    failed(task, pki_fused_launch(task, &task->queue));
+    failed(task, pki_fused_launch(task, &task->cuda.queue));
 }
 
 void pki_stream_end(struct pki_task *task, struct pki_list *made)
 {
-    if (task->direct && task->xfer != NULL && !task->xfer->is_send && task->xfer->ll) {
+    if (pki_task_is_direct(task) && task->xfer != NULL && !task->xfer->is_send && task->xfer->signals.ll) {
         receive_ll(task);
         return;
     }
     pki_ll_row_launch(task->engine);
-    if (!task->waited)
+    if (!task->cuda.waited)
         wait_for_all(task, made);
-    if (task->direct && task->plan != NULL && !pki_task_is_fused(task))
+    if (pki_task_is_direct(task) && task->plan != NULL && !pki_task_is_fused(task))
         pki_stream_plan_close(task);
 }
 
 void pki_stream_left(struct pki_task *task)
 {
-    if (task->holds_wait)
-        pki_waiting_drop(task->engine->ordinal, task->queue.handle);
-    task->holds_wait = false;
-    if (task->has_channel)
-        pki_waiting_give_channel(task->engine->ordinal, task->queue.handle);
-    task->has_channel = false;
-    if (task->counted)
-        pki_waiting_leave(task->engine->ordinal, task->queue.handle, task->listed);
-    task->counted = false;
-    if (task->copies)
-        pki_waiting_copies(task->engine->ordinal, -1);
-    task->copies = false;
+    pki_claims_give_up(task);
     pki_branch_leave(task);
     if (task->request.stream.kind != PK_STREAM_KIND_CUDA)
         return;
-    if (task->release_slot >= 0)
-        pki_signal_open(&task->release);
-    pki_signals_give(task->engine, task->ready_slot);
-    pki_signals_give(task->engine, task->release_slot);
-    task->ready_slot = task->release_slot = -1;
+    if (task->cuda.release_slot >= 0)
+        pki_signal_open(&task->cuda.release);
+    pki_signals_give(task->engine, task->cuda.ready_slot);
+    pki_signals_give(task->engine, task->cuda.release_slot);
+    task->cuda.ready_slot = task->cuda.release_slot = -1;
 }

@@ -27,7 +27,8 @@ static bool follows(const struct messages *m, const struct pki_xfer *xfer)
 {
     const struct pki_xfer *before = m->n > 0 ? m->tasks[m->n - 1]->xfer : NULL;
 
-    return xfer->joined && before != NULL && before->is_send && before->peer == xfer->peer && before->op + 1 == xfer->op;
+    return xfer->signals.joined && before != NULL && before->is_send && before->peer == xfer->peer &&
+           before->id.op + 1 == xfer->id.op;
 }
 
 static void add(struct messages *m, struct pki_task *task)
@@ -35,8 +36,8 @@ static void add(struct messages *m, struct pki_task *task)
     struct pki_xfer *xfer = task->xfer;
     struct pki_rule_part part = { .follows = follows(m, xfer) };
 
-    part.by_kernel = xfer->bytes <= PKI_LL_MAX_BYTES || pki_move_in_process(xfer) || task->few_queues;
-    part.seen = pki_signal_is_open(&xfer->start) || (part.follows && m->parts[m->n - 1].seen);
+    part.by_kernel = xfer->bytes <= PKI_LL_MAX_BYTES || pki_move_in_process(xfer) || pki_waiting_has_few_queues(task->engine);
+    part.seen = pki_signal_is_open(&xfer->signals.start) || (part.follows && m->parts[m->n - 1].seen);
     m->tasks[m->n] = task;
     m->parts[m->n++] = part;
 }
@@ -48,7 +49,7 @@ static void copy(struct messages *m, int i)
 
     if (!past) {
         pki_stream_before_wait(task);
-        pki_stream_wait(task, task->xfer->start);
+        pki_stream_wait(task, task->xfer->signals.start);
     }
     if (pki_move_by_kernel(task->engine))
         (void)pki_move_take_channel(task); /* the stream's, until this one has ended too */
@@ -106,12 +107,13 @@ static void move(struct pki_engine *e, struct messages *m)
 
 static bool is_direct_message(const struct pki_task *task)
 {
-    return pki_task_in_cuda_stream(task) && task->direct && task->xfer != NULL;
+    return pki_task_in_cuda_stream(task) && pki_task_is_direct(task) && task->xfer != NULL;
 }
 
 static bool is_moved_here(const struct pki_task *task)
 {
-    return is_direct_message(task) && !task->xfer->ll && pki_offer_moves(task->xfer) && task->xfer->state != PKI_XFER_STREAM;
+    return is_direct_message(task) && !task->xfer->signals.ll && pki_offer_moves(task->xfer) &&
+           task->xfer->state != PKI_XFER_STREAM;
 }
 
 static void move_messages(struct pki_engine *e, struct pki_list *made, struct messages *m)
@@ -125,7 +127,7 @@ static void move_messages(struct pki_engine *e, struct pki_list *made, struct me
         for (struct pki_list *k = n; k != made; k = k->next) {
             struct pki_task *task = pki_container_of(k, struct pki_task, waiting);
 
-            if (is_moved_here(task) && task->queue.handle == first->queue.handle)
+            if (is_moved_here(task) && task->cuda.queue.handle == first->cuda.queue.handle)
                 add(m, task);
         }
         move(e, m);
@@ -135,7 +137,7 @@ static void move_messages(struct pki_engine *e, struct pki_list *made, struct me
 static void copy_to_self(struct pki_list *made)
 {
     for (struct pki_list *n = made->next; n != made; n = n->next)
-        if (pki_container_of(n, struct pki_task, waiting)->other_end != NULL)
+        if (pki_container_of(n, struct pki_task, waiting)->cuda.other_end != NULL)
             pki_stream_self_put(pki_container_of(n, struct pki_task, waiting));
 }
 
@@ -146,7 +148,7 @@ static void send_ll(struct pki_list *made)
         struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
         struct pki_ll_op op;
 
-        if (!is_direct_message(task) || !task->xfer->ll || !task->xfer->is_send)
+        if (!is_direct_message(task) || !task->xfer->signals.ll || !task->xfer->is_send)
             continue;
         op = pki_ll_send_op(task->xfer);
         pki_ll_row_add(task, &op);
@@ -161,10 +163,10 @@ static void move_collectives(struct pki_list *made)
     for (struct pki_list *n = made->next; n != made; n = n->next) {
         struct pki_task *task = pki_container_of(n, struct pki_task, waiting);
 
-        if (!pki_task_in_cuda_stream(task) || task->plan == NULL || !(task->direct || task->by_signals))
+        if (!pki_task_in_cuda_stream(task) || task->plan == NULL || !(pki_task_is_direct(task) || task->mode == PKI_TASK_BARRIER))
             continue;
         pki_ll_row_launch(task->engine);
-        if (task->by_signals)
+        if (task->mode == PKI_TASK_BARRIER)
             pki_stream_barrier_put(task);
         else if (pki_task_is_fused(task))
             pki_stream_launch(task);

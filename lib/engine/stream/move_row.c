@@ -6,7 +6,7 @@
 
 bool pki_move_by_kernel(const struct pki_engine *e)
 {
-    return e->config.sm_policy != PK_SM_NONE && e->ll_memory != NULL;
+    return e->config.sm_policy != PK_SM_NONE && e->proto.ll_memory != NULL;
 }
 
 bool pki_move_in_process(const struct pki_xfer *xfer)
@@ -18,11 +18,7 @@ bool pki_move_in_process(const struct pki_xfer *xfer)
 
 bool pki_move_take_channel(struct pki_task *task)
 {
-    struct pki_engine *e = task->engine;
-
-    if (!task->has_channel)
-        task->has_channel = task->listed && pki_waiting_take_channel(e->ordinal, task->queue.handle, e->channels - 1);
-    return task->has_channel;
+    return pki_claims_channel(task, task->engine->limits.channels - 1);
 }
 
 /* Those of the kernel's CTAs that this one asks for. */
@@ -36,14 +32,14 @@ static int ctas_of(size_t bytes)
 void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)
 {
     struct pki_engine *e = task->engine;
-    struct pki_move_row *row = &e->move_row;
-    uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->remote;
+    struct pki_move_row *row = &e->stream.move_row;
+    uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->there.remote;
 
     if (row->n == PKI_MOVE_OPS)
         pki_move_row_launch(task);
     row->ops[row->n++] = (struct pki_move_op){ .src = (const void *)(xfer->is_send ? here : there), /* NOLINT: mapped */
                                                .dst = (void *)(xfer->is_send ? there : here),       /* NOLINT */
-                                               .bytes = xfer->bytes, .start = xfer->start, .done = xfer->finish,
+                                               .bytes = xfer->bytes, .start = xfer->signals.start, .done = xfer->signals.finish,
                                                .arrived = pki_ll_moved(e, xfer) };
     row->ctas += ctas_of(xfer->bytes);
     e->stats.moves++;
@@ -58,7 +54,7 @@ static int ctas_that_fit(struct pki_task *task, int ctas)
     int most = (int)pki_ll_most_ctas(e);
 
     ctas = ctas < most ? ctas : most;
-    while (!pki_waiting_occupy(e->ordinal, task->queue.handle, ctas, e->places) && ctas > 1)
+    while (!pki_waiting_occupy(e->limits.ordinal, task->cuda.queue.handle, ctas, e->limits.places) && ctas > 1)
         ctas /= 2;
     return ctas;
 }
@@ -66,13 +62,13 @@ static int ctas_that_fit(struct pki_task *task, int ctas)
 void pki_move_row_launch(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
-    struct pki_move_row *row = &e->move_row;
+    struct pki_move_row *row = &e->stream.move_row;
     pk_result_t result;
 
     if (row->n == 0)
         return;
     pki_stream_flush(e);
-    result = e->gpu->ops->move(&task->queue, row->ops, row->n, ctas_that_fit(task, row->ctas), e->abort_word);
+    result = e->gpu->ops->move(&task->cuda.queue, row->ops, row->n, ctas_that_fit(task, row->ctas), e->signals.abort_word);
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
     pki_stream_worked(task);

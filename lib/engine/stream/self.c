@@ -16,7 +16,7 @@ static bool is_other_end(const struct pki_task *task, const struct pki_task *oth
 
 static struct pki_task *other_end(const struct pki_task *task)
 {
-    const struct pki_list *all = &task->engine->tasks;
+    const struct pki_list *all = &task->engine->tasks.all;
 
     for (struct pki_list *n = all->next; n != all; n = n->next)
         if (is_other_end(task, pki_container_of(n, struct pki_task, node)))
@@ -42,12 +42,12 @@ bool pki_stream_self_begin(struct pki_task *task)
     if (other == NULL)
         return false;
     send = task->xfer->is_send ? task->xfer : other->xfer;
-    send->signal_slot = pki_signals_take(task->engine, &send->finish);
-    if (send->signal_slot < 0)
+    send->signals.slot = pki_signals_take(task->engine, &send->signals.finish);
+    if (send->signals.slot < 0)
         return false;
     send->issued = send->bytes;
-    task->mode = PKI_TASK_SIGNALLED;
-    task->other_end = other;
+    pki_task_enter(task, PKI_TASK_SIGNALLED);
+    task->cuda.other_end = other;
     post(other);
     post(task);
     return true;
@@ -56,26 +56,26 @@ bool pki_stream_self_begin(struct pki_task *task)
 void pki_stream_self_put(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
-    struct pki_task *other = task->other_end;
+    struct pki_task *other = task->cuda.other_end;
     const struct pki_xfer *send = task->xfer->is_send ? task->xfer : other->xfer;
     const struct pki_xfer *recv = task->xfer->is_send ? other->xfer : task->xfer;
-    bool is_one_stream = other->queue.handle == task->queue.handle;
+    bool is_one_stream = other->cuda.queue.handle == task->cuda.queue.handle;
     pk_result_t result;
 
     if (!is_one_stream) {
         pki_stream_before_wait(task);
-        pki_stream_wait(task, other->ready);
+        pki_stream_wait(task, other->cuda.ready);
     }
     pki_stream_before_copy(task, false);
-    result = e->gpu->ops->copy(&task->queue, recv->addr, send->addr, send->bytes);
+    result = e->gpu->ops->copy(&task->cuda.queue, recv->addr, send->addr, send->bytes);
     if (result != PK_OK) {
         pki_engine_poison(e, result, true);
         return;
     }
     e->stats.kernels++;
     if (!is_one_stream)
-        pki_stream_copied(task, other->release, 0);
-    pki_stream_copied(task, send->finish, send->bytes);
-    task->waited = true;
-    other->waited |= is_one_stream;
+        pki_stream_copied(task, other->cuda.release, 0);
+    pki_stream_copied(task, send->signals.finish, send->bytes);
+    task->cuda.waited = true;
+    other->cuda.waited |= is_one_stream;
 }

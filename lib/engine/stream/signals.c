@@ -8,7 +8,7 @@
 
 void pki_stream_flush(struct pki_engine *e)
 {
-    struct pki_signal_batch *b = &e->batch;
+    struct pki_signal_batch *b = &e->stream.batch;
     pk_result_t result;
 
     if (b->n == 0)
@@ -26,24 +26,25 @@ void pki_stream_flush(struct pki_engine *e)
 void pki_stream_restart(struct pki_engine *e)
 {
     pki_ll_row_launch(e);
-    e->ll_call++;
+    e->proto.ll_call++;
     pki_stream_flush(e);
-    e->batch.used = false;
-    e->batch.received.peer = NULL;
+    e->stream.batch.used = false;
+    e->stream.batch.received.peer = NULL;
 }
 
 static struct pki_signal_batch *batch_of(const struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
-    struct pki_signal_batch *b = &e->batch;
+    struct pki_signal_batch *b = &e->stream.batch;
 
-    if (b->used && b->queue.handle == task->queue.handle && b->how == task->how)
+    if (b->used && b->queue.handle == task->cuda.queue.handle && b->how == task->cuda.how)
         return b;
     pki_stream_flush(e);
     b->used = true;
-    b->asked = b->idle = b->copied = false;
-    b->queue = task->queue;
-    b->how = task->how;
+    b->before = PKI_BEFORE_UNKNOWN;
+    b->copied = false;
+    b->queue = task->cuda.queue;
+    b->how = task->cuda.how;
     return b;
 }
 
@@ -54,19 +55,16 @@ static void add(const struct pki_task *task, enum pki_signal_kind kind, struct p
     if (b->n == PKI_SIGNALS_A_BATCH)
         pki_stream_flush(task->engine);
     b->ops[b->n++] = (struct pki_signal_op){ kind, signal };
-    b->asked = true;
-    b->idle = false;
+    b->before = PKI_BEFORE_SOMETHING;
 }
 
 void pki_stream_arrive(const struct pki_task *task, struct pki_signal signal)
 {
     struct pki_signal_batch *b = batch_of(task);
 
-    if (!b->asked) {
-        b->asked = true;
-        b->idle = b->queue.device->ops->idle(&b->queue);
-    }
-    if (b->idle)
+    if (b->before == PKI_BEFORE_UNKNOWN)
+        b->before = b->queue.device->ops->idle(&b->queue) ? PKI_BEFORE_NOTHING : PKI_BEFORE_SOMETHING;
+    if (b->before == PKI_BEFORE_NOTHING)
         pki_signal_open(&signal);
     else
         add(task, PKI_SIGNAL_WRITE, signal);
@@ -103,16 +101,16 @@ void pki_stream_before_copy(const struct pki_task *task, bool joined)
 
     if (b->n > b->deferred || (b->behind >= pki_tuning.gpu.behind_bytes && !joined))
         pki_stream_flush(task->engine);
-    b->asked = b->copied = true;
-    b->idle = false;
+    b->copied = true;
+    b->before = PKI_BEFORE_SOMETHING;
 }
 
 void pki_stream_worked(const struct pki_task *task)
 {
     struct pki_signal_batch *b = batch_of(task);
 
-    b->asked = b->copied = true;
-    b->idle = false;
+    b->copied = true;
+    b->before = PKI_BEFORE_SOMETHING;
 }
 
 void pki_stream_copied(const struct pki_task *task, struct pki_signal done, size_t bytes)

@@ -34,8 +34,8 @@ void pki_stream_restart(struct pki_engine *engine); /* flushed, and nothing is k
 void pki_ll_row_add(struct pki_task *task, const struct pki_ll_op *op);
 void pki_ll_row_launch(struct pki_engine *engine);
 
-/* collective.c: the phases of a collective; begin sets task->direct */
-void pki_stream_plan_begin(struct pki_task *task);
+/* collective.c: the phases of a collective */
+bool pki_stream_plan_begin(struct pki_task *task);
 void pki_stream_plan_open(struct pki_task *task);
 void pki_stream_plan_move(struct pki_task *task);
 void pki_stream_plan_end(const struct pki_task *task); /* waits */

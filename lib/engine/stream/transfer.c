@@ -14,13 +14,13 @@ static bool waits_for_cts(const struct pki_xfer *xfer)
  */
 static uint64_t meeting_budget(struct pki_peer *peer, uint64_t now)
 {
-    uint64_t earned = (now - peer->budget_ns) / PKI_MEET_SHARE;
+    uint64_t earned = (now - peer->meeting.since_ns) / PKI_MEET_SHARE;
 
-    peer->budget_ns = now;
-    peer->meeting_ns += earned;
-    if (peer->meeting_ns > pki_tuning.gpu.meet_saved_ns)
-        peer->meeting_ns = pki_tuning.gpu.meet_saved_ns;
-    return peer->meeting_ns < pki_tuning.gpu.cts_ns ? pki_tuning.gpu.cts_least_ns : pki_tuning.gpu.cts_ns;
+    peer->meeting.since_ns = now;
+    peer->meeting.left_ns += earned;
+    if (peer->meeting.left_ns > pki_tuning.gpu.meet_saved_ns)
+        peer->meeting.left_ns = pki_tuning.gpu.meet_saved_ns;
+    return peer->meeting.left_ns < pki_tuning.gpu.cts_ns ? pki_tuning.gpu.cts_least_ns : pki_tuning.gpu.cts_ns;
 }
 
 void pki_stream_look_for_cts(struct pki_xfer *xfer)
@@ -39,7 +39,7 @@ void pki_stream_look_for_cts(struct pki_xfer *xfer)
         now = pki_now_ns();
     }
     if (waits_for_cts(xfer))
-        peer->meeting_ns -= now - begun < peer->meeting_ns ? now - begun : peer->meeting_ns;
+        peer->meeting.left_ns -= now - begun < peer->meeting.left_ns ? now - begun : peer->meeting.left_ns;
 }
 
 pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool joined)
@@ -47,10 +47,10 @@ pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool jo
     pk_result_t result;
 
     pki_stream_before_copy(task, joined);
-    result = pki_xfer_put(xfer, &task->queue);
+    result = pki_xfer_put(xfer, &task->cuda.queue);
     if (result != PK_OK)
         return result;
-    pki_stream_copied(task, xfer->finish, xfer->bytes);
+    pki_stream_copied(task, xfer->signals.finish, xfer->bytes);
     pki_xfer_enter(xfer, PKI_XFER_STREAM);
     pki_xfer_activate(xfer);
     return PK_OK;

@@ -91,8 +91,8 @@ void pki_plan_release(struct pki_task *task)
 
 void pki_plan_abandon(struct pki_task *task)
 {
-    if (task->executor != NULL && task->executor->stop != NULL)
-        task->executor->stop(task);
+    if (task->run.executor != NULL && task->run.executor->stop != NULL)
+        task->run.executor->stop(task);
     pki_scratch_give(task);
     for (uint32_t i = 0; i < task->plan->nsteps; i++) {
         if (task->run.steps[i].xfer != NULL)

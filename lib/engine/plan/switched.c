@@ -260,7 +260,7 @@ static void look(struct pki_task *task)
 static void stop(struct pki_task *task)
 {
     if (task->switched.begun)
-        pki_switchml_stop(task->engine->aggregator.switchml);
+        pki_switchml_stop(task->engine->plans.aggregator.switchml);
 }
 
 static void drop(struct pki_task *task)

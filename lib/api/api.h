@@ -45,6 +45,10 @@ pk_result_t pki_check_buffer(const void *buf, size_t count, pk_dtype_t dtype, co
 
 /* Run now, or record in the calling thread's open group. */
 pk_result_t pki_submit(pk_comm_t *comm, const struct pki_request *request);
+/* There is such a rank, and somebody has its number: PK_ERR_ARG, PK_ERR_PEER. The communicator is up. */
+pk_result_t pki_check_peer(const pk_comm_t *comm, int peer, struct pki_where *call);
+/* It has no holes. PK_ERR_PEER. */
+pk_result_t pki_check_full(const pk_comm_t *comm, struct pki_where *call);
 /* Threads of the process that have a group open. Every call asks, and while there is none no function need be called for the
  * address of the thread's own memory. (Memory at a fixed place in each thread would spare that too, but it is scarce: a
  * process that opens the library late, or has it twice, may have none left.) */

@@ -294,6 +294,8 @@ static pk_result_t prepare(struct call *c, enum pki_coll coll, pk_stream_t strea
     if (result == PK_OK)
         result = describe(c, stream);
     if (result == PK_OK)
+        result = pki_check_full(c->comm, &c->where);
+    if (result == PK_OK)
         result = choose(c, coll);
     if (result == PK_OK)
         remember(c, coll);

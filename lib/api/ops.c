@@ -29,8 +29,8 @@ static pk_result_t submit(bool is_send, const void *in, void *out, size_t count,
 
     if (result == PK_OK)
         result = pki_check_buffer(is_send ? in : out, count, dtype, "buf", &call);
-    if (result == PK_OK && (peer < 0 || peer >= comm->size))
-        result = pki_fail(PK_ERR_ARG, &call, "peer %d of %d ranks", peer, comm->size);
+    if (result == PK_OK)
+        result = pki_check_peer(comm, peer, &call);
     if (result == PK_OK && peer == comm->rank && stream.kind == PK_STREAM_KIND_BLOCKING && !pki_in_group())
         result = pki_fail(PK_ERR_ARG, &call, "a blocking operation with this rank itself needs a group");
     if (result != PK_OK)

@@ -114,6 +114,11 @@ def grown():
     if first is not None:
         comm = first.Grow(WORLD.size - 1, id.tobytes(), timeout=60)
     else:
+    with comm.Shrink(keep_ranks=True) as kept:
+        equal((kept.size, kept.rank), (3, comm.rank), "with the numbers that they had")
+        equal(raises(pk.PeerError, kept.Barrier, "nobody is rank 1").peer, 1, "the hole")
+    with comm.Shrink(replace=True) as replaced:
+        equal((replaced.size, replaced.rank), (2, 0 if comm.rank == 0 else 1), "with the last one in the place of the dead")
         comm = pk.Communicator.join(id.tobytes(), device="host", timeout=60)
     with comm:
         total = np.zeros(1)

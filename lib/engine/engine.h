@@ -141,6 +141,7 @@ struct pki_request {
     pk_dtype_t dtype;
     pk_op_t op;
     pk_stream_t stream;
+    uint64_t timeout_ms;        /* the deadline of this one; 0: the communicator's */
     bool classified;            /* pki_engine_classify has been here: */
     enum pki_mem_kind kinds[2]; /* of IN and OUT */
     struct pki_factor factor;

@@ -12,11 +12,11 @@ from ._library import CONSTANTS, DType, Op, SUM, lib, manual, quick, sized, stru
 from .buffers import BY_NAME, NUMPY, PLACE, SOURCE, TARGET, Buffer, BufferLike, after, described_blocks
 from .errors import ArgumentError, check, error_of, refuse
 from .inspection import fields_of, text_of
-from .streams import BLOCKING, CudaStream, Stream, finish_in, grouping, value_of
+from .streams import BLOCKING, CudaStream, Stream, Within, finish_in, grouping, value_of
 
 IN_PLACE = type("InPlace", (), {"__repr__": lambda self: "libpickle.IN_PLACE"})()
 HOST = CONSTANTS["PK_DEVICE_HOST"]
-AnyStream = Optional[Union[Stream, CudaStream]]
+AnyStream = Optional[Union[Stream, CudaStream, Within]]
 KINDS = {"host": CONSTANTS["PK_MEM_HOST"], "device": CONSTANTS["PK_MEM_DEVICE"]}
 
 # What is called most: see `quick`.
@@ -101,7 +101,7 @@ class Communicator:
     this one.
 
     Buffers are anything with memory (libpickle.buffers), or [buffer, type] with the name of a type ("bf16"). Each operation takes
-    `stream`: None (the call waits), a Stream or a CudaStream."""
+    `stream`: None (the call waits), a Stream or a CudaStream, or one of these Within a time."""
 
     @manual("pk_comm_init")
     def __init__(self, device: Union[None, int, str] = None, sm_policy: Optional[str] = None, max_sms: int = 0,

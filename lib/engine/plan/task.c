@@ -73,6 +73,8 @@ pk_result_t pki_engine_classify(struct pki_engine *e, struct pki_request *r, enu
 
 static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const struct pki_request *r)
 {
+    const uint64_t timeout_ms = r->timeout_ms != 0 ? r->timeout_ms : e->config.timeout_ms;
+
     task->engine = e;
     task->request = *r;
     task->name = request_name(r);
@@ -85,7 +87,7 @@ static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const 
     pki_list_init(&task->in_stream);
     pki_list_init(&task->turn);
     task->begun_ns = pki_now_ns();
-    task->deadline_ns = e->config.timeout_ms == 0 ? PKI_NO_DEADLINE : task->begun_ns + e->config.timeout_ms * PKI_NS_PER_MS;
+    task->deadline_ns = timeout_ms == 0 ? PKI_NO_DEADLINE : task->begun_ns + timeout_ms * PKI_NS_PER_MS;
     return pki_layout_own(&task->request.layout, (size_t)e->config.size, &task->lengths);
 }
 

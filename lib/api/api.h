@@ -15,15 +15,14 @@ static inline pk_result_t pki_leave(int cancel, pk_result_t result)
     return result;
 }
 
-#define PKI_CALL_MS_MAX ((uint64_t)1 << 40) /* longer than any program runs, and no overflow in nanoseconds */
-
 /* What PK_WITHIN has put into a stream; 0: nothing. The stream is as without it then. */
 static inline uint64_t pki_take_timeout(pk_stream_t *stream)
 {
     const uint64_t ms = (uint64_t)stream->kind >> PK_STREAM_KIND_BITS;
+    const uint64_t most = (uint64_t)1 << 40; /* longer than any program runs, and no overflow in nanoseconds */
 
     stream->kind &= ((uintptr_t)1 << PK_STREAM_KIND_BITS) - 1;
-    return ms < PKI_CALL_MS_MAX ? ms : PKI_CALL_MS_MAX;
+    return ms < most ? ms : most;
 }
 
 /* Who calls what, for error records: rank and peer are -1 until pki_check_comm has set the rank. */

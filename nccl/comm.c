@@ -58,6 +58,7 @@ struct pkn_comm *pkn_comm_new(int device, const struct pkn_settings *settings)
     comm->parent = NULL;
     comm->registrations = NULL;
     comm->reductions = NULL;
+    comm->has_grow_id = false;
     comm->rank = comm->size = -1;
     comm->device = device;
     comm->settings = *settings;
@@ -102,6 +103,8 @@ static void end(struct pkn_comm *comm)
 
     pkn_registrations_free(comm);
     pkn_reductions_free(comm);
+    if (pk != NULL)
+        pkn_grow_forget(comm);
     if (comm->pk != NULL && pk != NULL)
         (void)pk->pk_comm_destroy(comm->pk);
     comm->pk = NULL;

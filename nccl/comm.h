@@ -26,12 +26,14 @@ struct pkn_comm {
     atomic_bool revoked;  /* by the program, here */
     atomic_int end; /* a pkn_result_t: what came of that; PKN_IN_PROGRESS: not yet */
     atomic_int background; /* a pkn_result_t: PKN_IN_PROGRESS while a thread works for this handle, then what came of it */
-    pthread_mutex_t lock; /* of the next five */
+    pthread_mutex_t lock; /* of the next seven */
     pk_comm_t *pk;        /* NULL until the init has begun */
     bool aborted;
     struct pkn_comm *parent; /* held while it is split off: the parent must live until this one is made */
     struct pkn_registration *registrations;
     struct pkn_reduction *reductions;
+    pk_unique_id_t grow_id;  /* ncclCommGetUniqueId has made it, and nobody has used it */
+    bool has_grow_id;
     int rank, size, device;
     bool blocking;
     struct pkn_settings settings; /* that a split inherits */
@@ -62,6 +64,9 @@ pkn_result_t pkn_comm_state(struct pkn_comm *comm);
 
 /* Let a thread call run(comm, arg): the state is PKN_IN_PROGRESS until it has returned, and then what it returned. */
 pkn_result_t pkn_comm_in_background(struct pkn_comm *comm, pkn_result_t (*run)(struct pkn_comm *comm, void *arg), void *arg);
+
+/* grow.c: an id for ranks that join is given back if it was not used. */
+void pkn_grow_forget(struct pkn_comm *comm);
 
 /* Release what waits in it, here and on the others. Any thread. */
 void pkn_comm_stop(struct pkn_comm *comm);

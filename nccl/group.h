@@ -48,7 +48,7 @@ struct pkn_job {
     int round; /* of OPERATION: which of libpickle's groups it is in */
     union {
         struct {
-            struct pkn_comm *parent; /* of a split, held; else NULL */
+            struct pkn_comm *parent; /* out of which it is made, held; else NULL */
             struct pkn_comm **out;   /* the program's; NULL: it gets none */
             int ranks, rank, color, key;
             struct shrink *shrink;   /* shrink.c's, until it has begun */
@@ -77,6 +77,9 @@ pkn_result_t pkn_group_refuse(pkn_result_t result);
 
 void pkn_group_enter(void);
 pkn_result_t pkn_group_leave(void);
+
+/* make.c: what libpickle began is the handle's. */
+pkn_result_t pkn_job_begun(const struct pkn_job *job, pk_comm_t *made, pk_result_t result);
 
 /* shrink.c: of a job that does not begin; NULL is legal. */
 void pkn_shrink_forget(struct shrink *shrink);

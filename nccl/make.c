@@ -11,8 +11,7 @@
 #include "ids.h"
 #include "names.h"
 
-/* What libpickle began is the handle's. */
-static pkn_result_t begun(const struct pkn_job *job, pk_comm_t *made, pk_result_t result)
+pkn_result_t pkn_job_begun(const struct pkn_job *job, pk_comm_t *made, pk_result_t result)
 {
     if (result != PK_OK && result != PK_IN_PROGRESS)
         return pkn_from_pk(result);
@@ -29,7 +28,7 @@ static pkn_result_t begin_init(struct pkn_job *job)
     if (pkn_comm_is_aborted(job->comm))
         return pkn_fail(PKN_REMOTE_ERROR, "aborted by this rank");
     result = pkn_id_begin(&made, job->make.ranks, job->make.rank, &job->make.id, &config);
-    return begun(job, made, result);
+    return pkn_job_begun(job, made, result);
 }
 
 static pkn_result_t check_init(pkn_comm_t *out, int ranks, int rank)
@@ -159,7 +158,7 @@ static pkn_result_t begin_split(struct pkn_job *job)
     if (pkn_comm_is_aborted(job->comm))
         return pkn_fail(PKN_REMOTE_ERROR, "aborted by this rank");
     result = pkn_pk()->pk_comm_split(job->make.parent->pk, job->make.color, job->make.key, &made, &config);
-    return begun(job, made, result);
+    return pkn_job_begun(job, made, result);
 }
 
 static pkn_result_t take_part(struct pkn_comm *parent, void *arg)

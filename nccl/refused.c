@@ -47,18 +47,6 @@ pkn_result_t pncclCommQueryProperties(pkn_comm_t comm, void *properties)
 }
 PKN_TWIN(CommQueryProperties);
 
-pkn_result_t pncclCommGetUniqueId(pkn_comm_t comm, pkn_id_t *id)
-{
-    return refuse("ncclCommGetUniqueId");
-}
-PKN_TWIN(CommGetUniqueId);
-
-pkn_result_t pncclCommGrow(pkn_comm_t comm, int ranks, const pkn_id_t *id, int rank, pkn_comm_t *made, pkn_config_t *config)
-{
-    return refuse("ncclCommGrow");
-}
-PKN_TWIN(CommGrow);
-
 pkn_result_t pncclCommSuspend(pkn_comm_t comm, int flags)
 {
     return refuse("ncclCommSuspend");

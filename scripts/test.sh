@@ -155,9 +155,13 @@ check_examples() {
         step "examples: $name on 3 ranks" 120 sh tests/support/processes.sh env 3 "build/examples/$name"
     done
     step "examples: errors" 120 build/examples/errors
-    step "examples: survive on 4 ranks, one of which is killed" 120 bash -c 'port=$(sh tests/support/free_port.sh) killed=0
-        for r in 0 1 2 3; do PK_RANK=$r PK_SIZE=4 PK_ROOT=127.0.0.1:$port build/examples/survive & ranks+=($!); done
+    step "examples: survive on 4 ranks, one of which is killed, and one joins" 120 bash -c 'killed=0 ranks=()
+        port=$(sh tests/support/free_port.sh) dir=$(mktemp -d)
+        mkfifo "$dir/id"
+        for r in 0 1 2 3; do PK_RANK=$r PK_SIZE=4 PK_ROOT=127.0.0.1:$port build/examples/survive "$dir/id" & ranks+=($!); done
+        build/examples/survive "$dir/id" join & ranks+=($!)
         for rank in "${ranks[@]}"; do wait "$rank" || killed=$((killed + 1)); done
+        rm -r "$dir"
         [ "$killed" = 1 ]'
     overlap=(sh tests/support/processes.sh env 2 build/examples/attention_overlap/attention_overlap --layers 3 --keys 200 --queries 9 --rounds 2)
     step "examples: attention_overlap on 2 ranks, checked" 120 "${overlap[@]}"

@@ -133,7 +133,7 @@ static pk_result_t join_others(pk_comm_t **comm, const pk_unique_id_t *id)
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
 
     config.device = PK_DEVICE_HOST;
-    return pk_comm_join(comm, id, &config);
+    return pk_comm_join(comm, -1, id, &config);
 }
 
 /* Between steps: go on, or release whatever waits on any rank. */

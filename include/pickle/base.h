@@ -35,7 +35,7 @@ typedef enum pk_result {
     PK_ERR_NEEDS_SM = 6,     /**< the operation needs a kernel and the communicator's sm_policy forbids it */
     PK_ERR_MISMATCH = 7,     /**< ranks disagree (operation, count, type); the text names both sides */
     PK_ERR_TIMEOUT = 8,      /**< a deadline passed; the text names the ranks that are missing */
-    PK_ERR_PEER = 9,         /**< a rank died or its connection broke; the record names it */
+    PK_ERR_PEER = 9,         /**< a rank died or its connection broke, or nobody has its number any more; the record names it */
     PK_ERR_ABORTED = 10,     /**< the communicator was aborted, here or by another rank */
     PK_ERR_AUTH = 11,        /**< a peer could not prove that it knows the secret */
     PK_ERR_INTERNAL = 12,    /**< a broken invariant in the library: please report it */

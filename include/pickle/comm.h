@@ -8,8 +8,9 @@
  * before pk_comm_destroy begins.
  *
  * Failure: after PK_ERR_TIMEOUT, PK_ERR_PEER, PK_ERR_SYSTEM, PK_ERR_ABORTED or PK_ERR_REVOKED the communicator is poisoned: every
- * later operation returns the first error. The ranks that live can go on in a communicator of their own (survive.h). When a failed operation has returned (in a host stream: when pk_stream_synchronize has), its buffers in host
- * memory belong to the caller again. No rank reads or writes them any more, with these exceptions:
+ * later operation returns the first error (except behind a call that needs a hole: PK_SHRINK_KEEP_RANKS). The ranks that live can go
+ * on in a communicator of their own (survive.h). When a failed operation has returned (in a host stream: when pk_stream_synchronize
+ * has), its buffers in host memory belong to the caller again. No rank reads or writes them any more, with these exceptions:
  * - A rank of this host that stops in the middle of a copy of up to 8 MiB: the failed call waits 30 ms for that rank.
  * - Memory of pk_mem_alloc: reductions of other ranks may read it until those ranks hear of the failure. They do not end with PK_OK.
  * - An RDMA device that does not report within 30 ms that its queue pairs have ended: it may write what is in flight.

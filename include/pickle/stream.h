@@ -41,8 +41,26 @@ typedef struct pk_stream {
 #define PK_CUDA_STREAM(stream) PK_STREAM_VALUE(PK_STREAM_KIND_CUDA, (void *)(stream))
 
 /**
- * Make a host stream: its operations run one after another in the order of the calls, and a thread of the library drives them; each
- * call returns at once. Operations of different communicators may share a stream.
+ * A stream with a deadline for the call, instead of the communicator's timeout_ms: shorter or longer.
+ *
+ *     pk_allreduce(in, out, n, PK_F32, PK_SUM, comm, PK_WITHIN(PK_BLOCKING, 50));
+ *     pk_send(buf, n, PK_F32, peer, comm, PK_WITHIN(stream, 2000));
+ *
+ * `stream` is any of the three kinds, and is evaluated twice. The time begins with the call, also where the operation waits for
+ * others in its stream, or for the end of its group. When it is over the operation ends as at the communicator's deadline:
+ * PK_ERR_TIMEOUT, which names who is missing, and the communicator has failed. 0 milliseconds: the communicator's deadline. A
+ * captured operation cannot have one (PK_ERR_UNSUPPORTED). Each operation has its own: calls that take a host stream alone
+ * (pk_stream_synchronize and its kin) refuse such a stream. Since 0.3.
+ */
+#define PK_WITHIN(stream, milliseconds) \
+    PK_STREAM_VALUE((stream).kind | (uintptr_t)(milliseconds) << PK_STREAM_KIND_BITS, (stream).handle)
+
+/** The lower bits of pk_stream_t.kind say what the handle is; those above are PK_WITHIN's. */
+#define PK_STREAM_KIND_BITS 8
+
+/**
+ * Make a host stream: its operations run one after another in the order of the calls, and a thread of the library drives them;
+ * each call returns at once. Operations of different communicators may share a stream.
  *
  * @param stream  out: the stream, the caller's until pk_stream_destroy
  * @return PK_OK; PK_ERR_ARG (null); PK_ERR_MEMORY; PK_ERR_SYSTEM (no thread can be made: EAGAIN; nothing else has failed)

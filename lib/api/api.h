@@ -15,6 +15,16 @@ static inline pk_result_t pki_leave(int cancel, pk_result_t result)
     return result;
 }
 
+/* What PK_WITHIN has put into a stream; 0: nothing. The stream is as without it then. */
+static inline uint64_t pki_take_timeout(pk_stream_t *stream)
+{
+    const uint64_t ms = (uint64_t)stream->kind >> PK_STREAM_KIND_BITS;
+    const uint64_t most = (uint64_t)1 << 40; /* longer than any program runs, and no overflow in nanoseconds */
+
+    stream->kind &= ((uintptr_t)1 << PK_STREAM_KIND_BITS) - 1;
+    return ms < most ? ms : most;
+}
+
 /* Who calls what, for error records: rank and peer are -1 until pki_check_comm has set the rank. */
 #define PKI_CALL(name) \
     { \
@@ -34,6 +44,10 @@ pk_result_t pki_check_own(const pk_comm_t *comm, const struct pki_where *call);
 pk_result_t pki_check_comm(pk_comm_t *comm, struct pki_where *call);
 /* And operations may be called on it. */
 pk_result_t pki_check_open(pk_comm_t *comm, struct pki_where *call);
+/* There is such a rank, and somebody has its number: PK_ERR_ARG, PK_ERR_PEER. The communicator is up. */
+pk_result_t pki_check_peer(const pk_comm_t *comm, int peer, struct pki_where *call);
+/* It has no holes. PK_ERR_PEER. */
+pk_result_t pki_check_full(const pk_comm_t *comm, struct pki_where *call);
 pk_result_t pki_check_dtype(pk_dtype_t dtype, const struct pki_where *call);
 /* Those two and the stream. */
 pk_result_t pki_check_common(pk_comm_t *comm, pk_dtype_t dtype, pk_stream_t stream, struct pki_where *call);

@@ -33,6 +33,28 @@ pk_result_t pki_check_open(pk_comm_t *comm, struct pki_where *call)
     return result;
 }
 
+pk_result_t pki_check_peer(const pk_comm_t *comm, int peer, struct pki_where *call)
+{
+    if (peer < 0 || peer >= comm->size)
+        return pki_fail(PK_ERR_ARG, call, "peer %d of %d ranks", peer, comm->size);
+    call->peer = peer;
+    if (pki_is_hole(comm, peer))
+        return pki_fail(PK_ERR_PEER, call, "nobody is rank %d of %d: the one that was is dead (PK_SHRINK_KEEP_RANKS)", peer,
+                        comm->size);
+    call->peer = -1;
+    return PK_OK;
+}
+
+pk_result_t pki_check_full(const pk_comm_t *comm, struct pki_where *call)
+{
+    if (!pki_has_holes(comm))
+        return PK_OK;
+    call->peer = pki_first_hole(comm);
+    return pki_fail(PK_ERR_PEER, call,
+                    "nobody is rank %d of %d: a collective wants all (pk_comm_grow fills holes, pk_comm_shrink closes them)",
+                    call->peer, comm->size);
+}
+
 pk_result_t pki_check_dtype(pk_dtype_t dtype, const struct pki_where *call)
 {
     return pki_dtype_bytes(dtype) > 0 ? PK_OK : pki_fail(PK_ERR_ARG, call, "dtype is %d", (int)dtype);

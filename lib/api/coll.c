@@ -23,6 +23,7 @@ struct call {
     const struct args *args;
     struct pki_where where;
     struct pki_request request;
+    uint64_t timeout_ms; /* PK_WITHIN's */
     bool has_in, has_out;
     size_t *memory; /* counts and offsets of v-forms */
 };
@@ -205,7 +206,8 @@ static pk_result_t describe(struct call *c, pk_stream_t stream)
                                        .count = c->shape->counts ? 0 : a->count,
                                        .dtype = a->dtype,
                                        .op = a->op,
-                                       .stream = stream };
+                                       .stream = stream,
+                                       .timeout_ms = c->timeout_ms };
     result = a->op < PK_OP_COUNT ? PK_OK : take_made_op(c);
     if (result == PK_OK)
         result = lay_out(c);
@@ -244,7 +246,7 @@ static void remember(const struct call *c, enum pki_coll coll)
     size_t width = pki_dtype_bytes(r->dtype);
     enum pki_in_place place = c->shape->place;
 
-    if (r->stream.kind != PK_STREAM_KIND_BLOCKING || r->classified || r->scaled || c->memory != NULL)
+    if (r->stream.kind != PK_STREAM_KIND_BLOCKING || r->timeout_ms != 0 || r->classified || r->scaled || c->memory != NULL)
         return;
     *memo_of(c->comm, c->args->root) = (struct pki_call_memo){
         .coll = coll,
@@ -292,6 +294,8 @@ static pk_result_t prepare(struct call *c, enum pki_coll coll, pk_stream_t strea
     pk_result_t result = pki_check_common(c->comm, c->args->dtype, stream, &c->where);
 
     if (result == PK_OK)
+        result = pki_check_full(c->comm, &c->where);
+    if (result == PK_OK)
         result = describe(c, stream);
     if (result == PK_OK)
         result = choose(c, coll);
@@ -305,7 +309,10 @@ static PKI_COLD pk_result_t run_new(enum pki_coll coll, const struct args *args,
     const struct pki_shape *shape = pki_coll_shape(coll);
     struct call c = { .comm = comm, .shape = shape, .args = args, .where = PKI_CALL(shape->name) };
     const int cancel = pki_cancel_hold();
-    pk_result_t result = prepare(&c, coll, stream);
+    pk_result_t result;
+
+    c.timeout_ms = pki_take_timeout(&stream);
+    result = prepare(&c, coll, stream);
 
     result = result == PK_OK ? pki_submit(comm, &c.request) : pki_submit_refused(result);
     if (c.memory != NULL)

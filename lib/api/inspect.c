@@ -27,6 +27,9 @@ pk_result_t pk_comm_path(const pk_comm_t *comm, int peer, pk_mem_kind_t source, 
     if (path == NULL || peer < 0 || peer >= comm->size || (unsigned)source > PK_MEM_DEVICE || (unsigned)target > PK_MEM_DEVICE)
         return pki_fail(PK_ERR_ARG, &call, "peer %d, source %d, target %d, path %s", peer, (int)source, (int)target,
                         path == NULL ? "null" : "given");
+    result = pki_check_peer(comm, peer, &call);
+    if (result != PK_OK)
+        return result;
     found = &comm->paths[peer].way[source][target];
     snprintf(full.transport, sizeof full.transport, "%s", found->transport != NULL ? found->transport : "none");
     snprintf(full.device, sizeof full.device, "%s", found->device);
@@ -73,11 +76,12 @@ static pk_result_t describe_coll(const pk_comm_t *comm, const struct question *q
     return PK_OK;
 }
 
-static pk_result_t describe(const pk_comm_t *comm, const struct question *q, const struct pki_where *call, struct pki_request *r,
+static pk_result_t describe(const pk_comm_t *comm, const struct question *q, struct pki_where *call, struct pki_request *r,
                             const char **reason)
 {
     const struct pki_shape *shape = pki_coll_shape(q->op);
     bool p2p = q->op == PK_OP_SEND || q->op == PK_OP_RECV;
+    pk_result_t result;
 
     *r = (struct pki_request){ .count = q->count, .dtype = q->dtype, .in_place = q->in_place };
     if (shape == NULL && !p2p)
@@ -86,6 +90,9 @@ static pk_result_t describe(const pk_comm_t *comm, const struct question *q, con
         return PK_ERR_ARG;
     if ((p2p || shape->rooted) && (q->peer < 0 || q->peer >= comm->size))
         return pki_fail(PK_ERR_ARG, call, "peer %d of %d ranks", q->peer, comm->size);
+    result = p2p ? pki_check_peer(comm, q->peer, call) : pki_check_full(comm, call);
+    if (result != PK_OK)
+        return result;
     return p2p ? describe_p2p(comm, q, r, reason) : describe_coll(comm, q, r, reason);
 }
 

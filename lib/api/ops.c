@@ -18,19 +18,21 @@ static pk_result_t submit(bool is_send, const void *in, void *out, size_t count,
                           pk_stream_t stream)
 {
     struct pki_where call = PKI_CALL(is_send ? "send" : "recv");
+    const uint64_t timeout_ms = pki_take_timeout(&stream);
     struct pki_request request = { .what = is_send ? PKI_DO_SEND : PKI_DO_RECV,
                                    .peer = peer,
                                    .in = in,
                                    .out = out,
                                    .count = count,
                                    .dtype = dtype,
-                                   .stream = stream };
+                                   .stream = stream,
+                                   .timeout_ms = timeout_ms };
     pk_result_t result = pki_check_common(comm, dtype, stream, &call);
 
     if (result == PK_OK)
         result = pki_check_buffer(is_send ? in : out, count, dtype, "buf", &call);
-    if (result == PK_OK && (peer < 0 || peer >= comm->size))
-        result = pki_fail(PK_ERR_ARG, &call, "peer %d of %d ranks", peer, comm->size);
+    if (result == PK_OK)
+        result = pki_check_peer(comm, peer, &call);
     if (result == PK_OK && peer == comm->rank && stream.kind == PK_STREAM_KIND_BLOCKING && !pki_in_group())
         result = pki_fail(PK_ERR_ARG, &call, "a blocking operation with this rank itself needs a group");
     if (result != PK_OK)

@@ -90,8 +90,9 @@ pk_result_t pk_comm_get_unique_id(pk_comm_t *comm, pk_unique_id_t *id)
     struct pki_where call = PKI_CALL("comm_get_unique_id");
     pk_result_t result = id != NULL ? pki_check_open(comm, &call) : pki_fail(PK_ERR_ARG, &call, "id is null");
 
-    if (result == PK_OK && comm->rank != 0)
-        result = pki_fail(PK_ERR_ARG, &call, "this is rank %d: ranks that join meet the others at rank 0", comm->rank);
+    if (result == PK_OK && comm->rank != pki_next_member(comm, 0))
+        result = pki_fail(PK_ERR_ARG, &call, "this is rank %d: ranks that join meet the others at rank %d", comm->rank,
+                          pki_next_member(comm, 0));
     return pki_leave(cancel, result != PK_OK ? result : pki_grow_id(comm, id));
 }
 
@@ -106,12 +107,12 @@ pk_result_t pk_comm_grow(pk_comm_t *comm, int count, const pk_unique_id_t *id, p
         result = pki_fail(PK_ERR_ARG, &call, "a group is open in this thread");
     if (result == PK_OK && (count < 1 || count > PKI_RANKS_MAX - comm->size))
         result = pki_fail(PK_ERR_ARG, &call, "%d ranks to take in (1 to %d)", count, PKI_RANKS_MAX - comm->size);
-    if (result == PK_OK && comm->rank == 0 && id == NULL)
-        result = pki_fail(PK_ERR_ARG, &call, "rank 0 gives no id");
+    if (result == PK_OK && comm->rank == pki_next_member(comm, 0) && id == NULL)
+        result = pki_fail(PK_ERR_ARG, &call, "rank %d gives no id", comm->rank);
     return pki_leave(cancel, result != PK_OK ? result : pki_comm_create_grown(newcomm, comm, count, id, config));
 }
 
-pk_result_t pk_comm_join(pk_comm_t **comm, const pk_unique_id_t *id, const pk_comm_config_t *config)
+pk_result_t pk_comm_join(pk_comm_t **comm, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config)
 {
     const int cancel = pki_cancel_hold();
     const struct pki_where call = PKI_CALL("join");
@@ -119,23 +120,26 @@ pk_result_t pk_comm_join(pk_comm_t **comm, const pk_unique_id_t *id, const pk_co
 
     if (comm == NULL || id == NULL)
         result = pki_fail(PK_ERR_ARG, &call, "%s is null", comm == NULL ? "comm" : "id");
+    else if (rank < -1 || rank >= PKI_RANKS_MAX)
+        result = pki_fail(PK_ERR_ARG, &call, "rank is %d (-1: any)", rank);
     else if (!pki_id_grows(id))
         result = pki_fail(PK_ERR_ARG, &call, "pk_comm_get_unique_id did not make the id");
-    return pki_leave(cancel, result != PK_OK ? result : pki_comm_create_joiner(comm, id, config));
+    return pki_leave(cancel, result != PK_OK ? result : pki_comm_create_joiner(comm, id, rank, config));
 }
 
 pk_result_t pk_comm_shrink(pk_comm_t *comm, int flags, const int *exclude, int exclude_count, pk_comm_t **newcomm,
                            const pk_comm_config_t *config)
 {
     const int cancel = pki_cancel_hold();
+    const int both = PK_SHRINK_KEEP_RANKS | PK_SHRINK_REPLACE;
     struct pki_where call = PKI_CALL("shrink");
     pk_result_t result = newcomm != NULL ? check_together(comm, &call) : pki_fail(PK_ERR_ARG, &call, "newcomm is null");
 
-    if (result == PK_OK && (flags & ~PK_SHRINK_REVOKE) != 0)
+    if (result == PK_OK && ((flags & ~(PK_SHRINK_REVOKE | both)) != 0 || (flags & both) == both))
         result = pki_fail(PK_ERR_ARG, &call, "flags are %#x", (unsigned)flags);
     if (result == PK_OK)
         result = check_excluded(comm, exclude, exclude_count, &call);
     if (result == PK_OK && (flags & PK_SHRINK_REVOKE) != 0)
         pki_engine_revoke(comm->engine);
-    return pki_leave(cancel, result != PK_OK ? result : pki_comm_shrink(comm, exclude, exclude_count, newcomm, config));
+    return pki_leave(cancel, result != PK_OK ? result : pki_comm_shrink(comm, flags, exclude, exclude_count, newcomm, config));
 }

@@ -53,7 +53,7 @@ pk_result_t pki_aggregate_join(struct pk_comm *comm, bool *joined)
     pk_result_t result;
 
     *joined = true;
-    if (!comm->chooser.switchml || comm->size == 1)
+    if (!comm->chooser.switchml || comm->size == 1 || pki_has_holes(comm))
         return PK_OK;
     result = describe(comm, &join);
     if (comm->settings.switchml_fallback != 0)
@@ -69,7 +69,7 @@ pk_result_t pki_aggregate_join(struct pk_comm *comm, bool *joined)
 
 void pki_aggregate_agree(struct pk_comm *comm, bool all)
 {
-    if (!comm->chooser.switchml || comm->size == 1)
+    if (!comm->chooser.switchml || comm->size == 1 || pki_has_holes(comm))
         return;
     if (!all) {
         if (comm->switchml != NULL)

@@ -86,6 +86,7 @@ static pk_result_t allocate(struct pk_comm **out, const pk_comm_config_t *config
 static void free_wiped(struct pk_comm *comm)
 {
     free(comm->made_ops.ops);
+    free(comm->seats.ranks);
     pki_auth_wipe(comm, sizeof *comm);
     free(comm);
 }
@@ -168,7 +169,7 @@ pk_result_t pki_comm_create_grown(struct pk_comm **out, struct pk_comm *parent, 
     return result;
 }
 
-pk_result_t pki_comm_create_joiner(struct pk_comm **out, const pk_unique_id_t *id, const pk_comm_config_t *config)
+pk_result_t pki_comm_create_joiner(struct pk_comm **out, const pk_unique_id_t *id, int wish, const pk_comm_config_t *config)
 {
     struct pk_comm *comm = NULL;
     pk_result_t result = allocate(&comm, config);
@@ -176,7 +177,26 @@ pk_result_t pki_comm_create_joiner(struct pk_comm **out, const pk_unique_id_t *i
     if (result != PK_OK)
         return result;
     comm->rank = PKI_JOINS;
+    comm->seats.wish = wish;
     comm->id = *id;
+    return begin_or_free(comm, out);
+}
+
+pk_result_t pki_comm_create_seated(struct pk_comm **out, int size, int rank, struct pki_seats *seats, const pk_unique_id_t *id,
+                                   const pk_comm_config_t *config)
+{
+    struct pk_comm *comm = NULL;
+    pk_result_t result = allocate(&comm, config);
+
+    if (result != PK_OK) {
+        free(seats->ranks);
+        return result;
+    }
+    comm->size = size;
+    comm->rank = rank;
+    comm->seats = *seats;
+    comm->id = *id;
+    atomic_store(&comm->placed, true);
     return begin_or_free(comm, out);
 }
 

@@ -88,6 +88,21 @@ struct pki_made_ops {
     uint32_t n; /* also of the free ones */
 };
 
+/* Which ranks there are. Ranks meet in the order of their numbers unless `ranks` says otherwise: where a number belongs to nobody
+ * (a hole), or a rank that came later has a low one. */
+struct pki_seats {
+    int n;      /* how many meet */
+    int *ranks; /* [n]: the number of the k-th that meets; NULL: k */
+    int wish;   /* of a rank that joins: the number that it wants; -1: any */
+};
+
+/* For communicators made out of this one. */
+struct pki_offspring {
+    unsigned char key[PKI_BOOTSTRAP_KEY_BYTES]; /* for their secrets */
+    struct sockaddr_storage address;            /* where their ranks listen, port 0 */
+    uint64_t splits;
+};
+
 #define PKI_COMM_FINALIZED (-1)
 
 struct pk_comm {
@@ -111,9 +126,8 @@ struct pk_comm {
     struct pki_list turn; /* of the launcher's communicators, while it waits for its turn and has it */
     atomic_bool placed;   /* rank and size are known */
     struct pki_bootstrap *bootstrap;
-    unsigned char split_key[PKI_BOOTSTRAP_KEY_BYTES]; /* for communicators made out of this one */
-    struct sockaddr_storage address;                  /* and where their ranks listen, port 0 */
-    uint64_t splits;
+    struct pki_seats seats;
+    struct pki_offspring offspring;
     struct pki_device *device;
     struct pki_call_memo memos[PKI_CALL_MEMOS];
     struct pki_made_ops made_ops;
@@ -143,6 +157,17 @@ static inline pk_result_t pki_comm_outcome(const struct pk_comm *comm)
     return state == PKI_COMM_FINALIZED ? PK_OK : (pk_result_t)state;
 }
 
+/* Up: nobody has this number. */
+static inline bool pki_is_hole(const struct pk_comm *comm, int rank)
+{
+    return comm->peer_infos[rank].pid == 0;
+}
+
+static inline bool pki_has_holes(const struct pk_comm *comm)
+{
+    return comm->seats.ranks != NULL && comm->seats.n < comm->size;
+}
+
 static inline bool pki_same_process(const struct pk_comm *comm, int a, int b)
 {
     return comm->homes[a] == comm->homes[b];
@@ -163,6 +188,24 @@ pk_result_t pki_config_resolve(const pk_comm_config_t *config, struct pk_comm *c
 pk_result_t pki_config_copy(const pk_comm_config_t *in, pk_comm_config_t *out);
 /* What a communicator made out of another one has where the caller names nothing: blocking. */
 void pki_config_like(const struct pk_comm *parent, pk_comm_config_t *out);
+
+/* seats.c: how many ranks meet, and the place of this one among them. */
+int pki_seats_count(const struct pk_comm *comm);
+int pki_seats_own(const struct pk_comm *comm);
+/* The number of the one that the others look for when they meet. */
+int pki_seats_first(const struct pk_comm *comm);
+/* Nothing is kept of numbers that are in order. */
+void pki_seats_simplify(struct pki_seats *seats, int size);
+/* Up: the lowest number that somebody has, from `from` on; `size` where there is none; and the lowest hole. */
+int pki_next_member(const struct pk_comm *comm, int from);
+int pki_first_hole(const struct pk_comm *comm);
+/* All have met, and some join: who gets which number? PK_ERR_MISMATCH: two want the same one, or one that there is not. */
+pk_result_t pki_seats_settle(struct pk_comm *comm, bool joins);
+/* As the bootstrap's, by the numbers of the ranks: what nobody gives is zero. */
+pk_result_t pki_comm_gather(struct pk_comm *comm, const void *mine, size_t bytes, void *all);
+pk_result_t pki_seats_connect_local(struct pk_comm *comm);
+/* `met` has room for the size. Returns how many entries it has. */
+int pki_seats_addresses(const struct pk_comm *comm, struct sockaddr_storage *met);
 
 /* meet.c: open the device (if that has not been done), find the job's ranks, open the bootstrap. */
 pk_result_t pki_comm_open_device(struct pk_comm *comm);
@@ -190,8 +233,9 @@ pk_result_t pki_grow_id(const struct pk_comm *parent, pk_unique_id_t *id);
 pk_result_t pki_grow_begin(struct pk_comm *parent, int count, const pk_unique_id_t *id, struct pki_split **split);
 
 /* shrink.c */
-enum { PKI_CALLS_AGREE = 1, PKI_CALLS_SHRINK = 2 }; /* which call an agreement is of */
-pk_result_t pki_comm_shrink(struct pk_comm *parent, const int *exclude, int nexclude, struct pk_comm **comm,
+/* Which call an agreement is of: one bit, the same on all. */
+enum { PKI_CALLS_AGREE = 1, PKI_CALLS_SHRINK = 2, PKI_CALLS_KEEP = 4, PKI_CALLS_REPLACE = 8 };
+pk_result_t pki_comm_shrink(struct pk_comm *parent, int flags, const int *exclude, int nexclude, struct pk_comm **comm,
                             const pk_comm_config_t *config);
 /* All ranks have called the same. PK_ERR_MISMATCH. */
 pk_result_t pki_check_calls(const struct pk_comm *comm, uint32_t calls, const char *op);
@@ -250,8 +294,11 @@ pk_result_t pki_comm_create_split(struct pk_comm **comm, struct pk_comm *parent,
 /* The same. `id`: pki_grow_begin. config NULL: the parent's. */
 pk_result_t pki_comm_create_grown(struct pk_comm **comm, struct pk_comm *parent, int count, const pk_unique_id_t *id,
                                   const pk_comm_config_t *config);
-/* One that this rank joins: it hears size and rank. */
-pk_result_t pki_comm_create_joiner(struct pk_comm **comm, const pk_unique_id_t *id, const pk_comm_config_t *config);
+/* One that this rank joins: it hears size and rank. `wish`: the number that it wants, or -1. */
+pk_result_t pki_comm_create_joiner(struct pk_comm **comm, const pk_unique_id_t *id, int wish, const pk_comm_config_t *config);
+/* One of ranks that have their numbers, as seats->ranks says, which is the communicator's or freed, whatever the outcome. */
+pk_result_t pki_comm_create_seated(struct pk_comm **comm, int size, int rank, struct pki_seats *seats, const pk_unique_id_t *id,
+                                   const pk_comm_config_t *config);
 pk_result_t pki_comm_abort(struct pk_comm *comm);
 pk_result_t pki_comm_finalize(struct pk_comm *comm); /* one that is up */
 pk_result_t pki_comm_state(struct pk_comm *comm);

@@ -70,6 +70,10 @@ static void dump_ranks(const struct pk_comm *comm, struct pki_text *out)
         const struct pki_peer_info *peer_info = &comm->peer_infos[i];
         struct pki_cpu_share share = { .own = true };
 
+        if (pki_is_hole(comm, i)) {
+            pki_text_add(out, "rank %d: none has this number (PK_SHRINK_KEEP_RANKS)\n", i);
+            continue;
+        }
         (void)pki_comm_cpus(comm, i, &share);
         pki_text_add(out, "rank %d%s: %s, process %" PRId64, i, i == comm->rank ? " (this one)" : "",
                      comm->local[i] ? "this host" : "another host", peer_info->pid);

@@ -59,7 +59,7 @@ static pk_result_t find_net(struct pk_comm *comm)
     comm->met = calloc((size_t)comm->size, sizeof *comm->met);
     if (comm->met == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the addresses of %d ranks", comm->size);
-    comm->net.nmet = pki_bootstrap_local_addresses(comm->bootstrap, comm->met);
+    comm->net.nmet = pki_seats_addresses(comm, comm->met);
     comm->net.met = comm->met;
     return pki_bootstrap_derive(comm->bootstrap, "pickle between hosts", comm->net.key);
 }
@@ -124,7 +124,8 @@ static pk_result_t prepare_choice(struct pk_comm *comm)
     c->one_machine = true;
     for (int i = 0; i < comm->size; i++) {
         c->gpus = c->gpus || comm->peer_infos[i].has_gpu;
-        c->one_machine = c->one_machine && pki_same_machine(&comm->peer_infos[i], &comm->peer_infos[0]);
+        c->one_machine = c->one_machine && (pki_is_hole(comm, i) ||
+                                            pki_same_machine(&comm->peer_infos[i], &comm->peer_infos[comm->rank]));
     }
     return pki_chooser_init(c);
 }
@@ -176,10 +177,10 @@ static pk_result_t exchange_peer_infos(struct pk_comm *comm)
     if (result != PK_OK)
         return result;
     fill_peer_info(comm, &mine);
-    result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, comm->peer_infos, comm->deadline_ns);
+    result = pki_comm_gather(comm, &mine, sizeof mine, comm->peer_infos);
     if (result != PK_OK)
         return result;
-    comm->settings = comm->peer_infos[0].settings;
+    comm->settings = comm->peer_infos[pki_seats_first(comm)].settings;
     pki_homes_find(comm);
     if (comm->has_net)
         look_outside(comm);
@@ -192,7 +193,7 @@ static pk_result_t exchange_peer_infos(struct pk_comm *comm)
     result = check_descriptors(comm);
     if (result != PK_OK)
         return result;
-    return pki_bootstrap_connect_local(comm->bootstrap, comm->local, comm->side_fds, comm->deadline_ns);
+    return pki_seats_connect_local(comm);
 }
 
 static pk_result_t open_engine(struct pk_comm *comm)
@@ -219,6 +220,10 @@ static pk_result_t open_engine(struct pk_comm *comm)
     config.shares_cpu = !share.own;
     config.cpus = share.cpus;
     for (int i = 0; i < comm->size; i++) {
+        if (pki_is_hole(comm, i)) { /* no collective runs */
+            config.fused = false;
+            continue;
+        }
         config.local_ranks += pki_same_machine(&comm->peer_infos[i], &comm->peer_infos[comm->rank]);
         any_gpu = any_gpu || comm->peer_infos[i].has_gpu;
         all_kernels = all_kernels && comm->peer_infos[i].kernels && comm->peer_infos[i].has_gpu;
@@ -249,9 +254,10 @@ static pk_result_t share_ll(struct pk_comm *comm)
     all = calloc((size_t)comm->size, sizeof *all);
     if (all == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %d ranks", comm->size);
-    result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, all, comm->deadline_ns);
+    result = pki_comm_gather(comm, &mine, sizeof mine, all);
     for (int i = 0; i < comm->size && result == PK_OK; i++)
-        pki_homes_hear(comm, i, all[i].home);
+        if (!pki_is_hole(comm, i))
+            pki_homes_hear(comm, i, all[i].home);
     for (int i = 0; i < comm->size && result == PK_OK && comm->device != NULL; i++)
         if (i != comm->rank && all[i].valid)
             result = pki_engine_ll_import(comm->engine, i, &all[i].exported, all[i].offset);
@@ -302,7 +308,7 @@ static pk_result_t agree_on_paths(struct pk_comm *comm)
     result = pki_aggregate_join(comm, &joined);
     mine.joined = joined;
     if (result == PK_OK)
-        result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, all, comm->deadline_ns);
+        result = pki_comm_gather(comm, &mine, sizeof mine, all);
     for (int i = 0; i < comm->size && result == PK_OK; i++) {
         least = all[i].fused_ctas < least ? all[i].fused_ctas : least;
         nvlinks = nvlinks && all[i].nvlinks != 0;

@@ -38,12 +38,17 @@ static uint64_t earliest(const struct pk_comm *comm, uint64_t most_ns)
 /* A rank that joins has its place when it has met the others. */
 static pk_result_t open_bootstrap(struct pk_comm *comm, int joiners, uint64_t deadline_ns)
 {
+    const bool joins = comm->rank == PKI_JOINS;
     pk_result_t result;
 
-    if (comm->rank != PKI_JOINS)
-        return pki_bootstrap_open_grown(&comm->bootstrap, comm->size, comm->rank, joiners, &comm->id, deadline_ns, &comm->cancel);
-    result = pki_bootstrap_open_joiner(&comm->bootstrap, &comm->size, &comm->rank, &comm->id, deadline_ns, &comm->cancel);
-    if (result == PK_OK)
+    if (joins)
+        result = pki_bootstrap_open_joiner(&comm->bootstrap, &comm->size, &comm->rank, &comm->id, deadline_ns, &comm->cancel);
+    else
+        result = pki_bootstrap_open_grown(&comm->bootstrap, pki_seats_count(comm), pki_seats_own(comm), joiners, &comm->id,
+                                          deadline_ns, &comm->cancel);
+    if (result == PK_OK && (joins || joiners > 0))
+        result = pki_seats_settle(comm, joins);
+    if (result == PK_OK && joins)
         atomic_store_explicit(&comm->placed, true, memory_order_release);
     return result;
 }

@@ -106,7 +106,7 @@ static void say_messages(const struct pk_comm *comm, enum pki_mem_kind kind)
         struct pki_text out = { .start = text, .capacity = sizeof text };
 
         text[0] = '\0';
-        if (peer < comm->size && peer != comm->rank)
+        if (peer < comm->size && peer != comm->rank && !pki_is_hole(comm, peer))
             add_peer(&out, comm, peer, kind);
         if (first >= 0 && strcmp(said, text) != 0)
             say_peers(comm, first, peer - 1, kind, said);
@@ -136,9 +136,11 @@ void pki_comm_say_protocols(const struct pk_comm *comm)
     if (comm->size < 2 || !pki_log_enabled(PKI_LOG_INFO))
         return;
     say_messages(comm, PKI_MEM_HOST);
-    say_collectives(comm, PKI_MEM_HOST);
+    if (!pki_has_holes(comm))
+        say_collectives(comm, PKI_MEM_HOST);
     if (comm->device == NULL)
         return;
     say_messages(comm, PKI_MEM_DEVICE);
-    say_collectives(comm, PKI_MEM_DEVICE);
+    if (!pki_has_holes(comm))
+        say_collectives(comm, PKI_MEM_DEVICE);
 }

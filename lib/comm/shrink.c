@@ -22,6 +22,7 @@
 
 struct shrink {
     struct pk_comm *parent;
+    int flags;
     pk_comm_config_t config;
     const int *exclude;
     int nexclude;
@@ -64,14 +65,23 @@ pk_result_t pki_check_calls(const struct pk_comm *comm, uint32_t calls, const ch
 {
     const struct pki_where where = { .rank = comm->rank, .peer = -1, .op = op };
 
-    if (calls == PKI_CALLS_AGREE || calls == PKI_CALLS_SHRINK)
+    if ((calls & (calls - 1)) == 0)
         return PK_OK;
+    if ((calls & PKI_CALLS_AGREE) == 0)
+        return pki_fail(PK_ERR_MISMATCH, &where, "ranks have called pk_comm_shrink with different flags");
     return pki_fail(PK_ERR_MISMATCH, &where, "some ranks have called pk_comm_agree, others pk_comm_shrink");
 }
 
 static uint64_t say(const struct shrink *s, pk_result_t own)
 {
     return (own == PK_OK ? WELL : 0) | (s->deadline_ns == 0 || pki_now_ns() < s->deadline_ns ? MORE : 0);
+}
+
+static uint32_t call_of(const struct shrink *s)
+{
+    if ((s->flags & PK_SHRINK_KEEP_RANKS) != 0)
+        return PKI_CALLS_KEEP;
+    return (s->flags & PK_SHRINK_REPLACE) != 0 ? PKI_CALLS_REPLACE : PKI_CALLS_SHRINK;
 }
 
 /* No rank goes by its own clock: one that gave up alone would be waited for. */
@@ -92,7 +102,7 @@ static pk_result_t agree_on_ranks(struct shrink *s, bool *met)
     struct pki_agreement *a = &s->agreement;
     pk_result_t result, listened = PK_OK;
 
-    *a = (struct pki_agreement){ .calls = PKI_CALLS_SHRINK, .exclude = s->exclude, .nexclude = s->nexclude };
+    *a = (struct pki_agreement){ .calls = call_of(s), .exclude = s->exclude, .nexclude = s->nexclude };
     if (pki_engine_is_first(s->parent->engine, s->exclude, s->nexclude))
         listened = begin_to_listen(s);
     a->all = say(s, listened); /* the others are told */
@@ -109,17 +119,53 @@ static pk_result_t agree_on_ranks(struct shrink *s, bool *met)
     return PK_OK;
 }
 
-/* Size, this rank's number, and the id: the first one's address, and the secret that was not sent. */
-static pk_result_t place(const struct shrink *s, int *size, int *rank, pk_unique_id_t *id)
+/* The ranks behind the last number take those of the dead, in order. */
+static void replace(const struct shrink *s, struct pki_seats *seats)
+{
+    int dead = 0;
+
+    for (int k = 0; k < seats->n; k++) {
+        if (seats->ranks[k] < seats->n)
+            continue;
+        while (!pki_agree_has(s->dead, dead))
+            dead++;
+        seats->ranks[k] = dead++;
+    }
+}
+
+/* The living in the order of their numbers, and the numbers that they get. The first of them listens. */
+static pk_result_t take_seats(const struct shrink *s, int *size, int *rank, bool *first, struct pki_seats *seats)
+{
+    int own = 0;
+
+    seats->n = 0;
+    seats->ranks = calloc((size_t)s->parent->size, sizeof *seats->ranks);
+    if (seats->ranks == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to shrink %d ranks", s->parent->size);
+    for (int r = 0; r < s->parent->size; r++) {
+        if (pki_agree_has(s->dead, r))
+            continue;
+        if (r == s->parent->rank)
+            own = seats->n;
+        seats->ranks[seats->n++] = r;
+    }
+    *size = (s->flags & PK_SHRINK_KEEP_RANKS) != 0 ? s->parent->size : seats->n;
+    if ((s->flags & PK_SHRINK_REPLACE) != 0)
+        replace(s, seats);
+    for (int k = 0; k < seats->n && (s->flags & (PK_SHRINK_KEEP_RANKS | PK_SHRINK_REPLACE)) == 0; k++)
+        seats->ranks[k] = k;
+    *rank = seats->ranks[own];
+    *first = own == 0;
+    pki_seats_simplify(seats, *size);
+    return PK_OK;
+}
+
+/* The id: the first one's address, and the secret that was not sent. */
+static pk_result_t find_meeting(const struct shrink *s, pk_unique_id_t *id)
 {
     struct pki_id theirs;
     pk_result_t result;
 
-    *size = *rank = 0;
-    for (int r = 0; r < s->parent->size; r++) {
-        *rank += r < s->parent->rank && !pki_agree_has(s->dead, r);
-        *size += !pki_agree_has(s->dead, r);
-    }
     if (!pki_wire_get_id((const pk_unique_id_t *)(const void *)s->agreement.id, &theirs) || theirs.address_count == 0)
         return pki_fail(PK_ERR_INTERNAL, NULL, "the first rank that lives has sent no address");
     result = make_secret(s, pki_engine_agreements(s->parent->engine), &theirs.secret);
@@ -142,15 +188,19 @@ static pk_result_t watch(struct shrink *s, struct pk_comm *made)
 static pk_result_t meet(struct shrink *s, struct pk_comm **made)
 {
     pk_comm_config_t config = s->config;
+    struct pki_seats seats = { .ranks = NULL };
     pk_unique_id_t id;
-    int size, rank;
-    pk_result_t result = place(s, &size, &rank, &id);
+    bool first = false;
+    int size = 0, rank = 0;
+    pk_result_t result = find_meeting(s, &id);
 
     config.nonblocking = 1;
-    if (result == PK_OK && rank != 0)
+    if (result == PK_OK)
+        result = take_seats(s, &size, &rank, &first, &seats);
+    if (result == PK_OK && !first)
         stop_listening(s);
     if (result == PK_OK)
-        result = pki_comm_create(made, size, rank, &id, &config);
+        result = pki_comm_create_seated(made, size, rank, &seats, &id, &config);
     pki_auth_wipe(&id, sizeof id);
     if (result == PK_OK || result == PK_IN_PROGRESS)
         s->listens = false; /* the bootstrap has taken it */
@@ -162,7 +212,7 @@ static pk_result_t agree_on_end(struct shrink *s, pk_result_t own, bool *again)
 {
     const struct pki_where where = { .rank = s->parent->rank, .peer = -1, .op = "shrink" };
     const pk_error_info_t kept = *pki_error_get();
-    struct pki_agreement a = { .all = say(s, own), .calls = PKI_CALLS_SHRINK };
+    struct pki_agreement a = { .all = say(s, own), .calls = call_of(s) };
     pk_result_t result = agree(s, &a);
 
     if (result != PK_OK)
@@ -216,10 +266,10 @@ static pk_result_t run(struct shrink *s, struct pk_comm **out)
     return result;
 }
 
-pk_result_t pki_comm_shrink(struct pk_comm *parent, const int *exclude, int nexclude, struct pk_comm **out,
+pk_result_t pki_comm_shrink(struct pk_comm *parent, int flags, const int *exclude, int nexclude, struct pk_comm **out,
                             const pk_comm_config_t *config)
 {
-    struct shrink s = { .parent = parent, .exclude = exclude, .nexclude = nexclude };
+    struct shrink s = { .parent = parent, .flags = flags, .exclude = exclude, .nexclude = nexclude };
     pk_result_t result = PK_OK;
 
     if (config == NULL)

@@ -29,7 +29,7 @@ pk_result_t pki_split_secret(const struct pk_comm *parent, const char *label, ui
     memcpy(text, label, bytes);
     pki_put_u64(text + bytes, number);
     pki_put_u32(text + bytes + sizeof number, (uint32_t)color);
-    result = pki_auth_mac(parent->split_key, sizeof parent->split_key, text, bytes + sizeof number + sizeof color, mac);
+    result = pki_auth_mac(parent->offspring.key, sizeof parent->offspring.key, text, bytes + sizeof number + sizeof color, mac);
     if (result == PK_OK) {
         memcpy(secret->key, mac, sizeof secret->key);
         memcpy(secret->job, mac + sizeof secret->key, sizeof secret->job);
@@ -40,7 +40,7 @@ pk_result_t pki_split_secret(const struct pk_comm *parent, const char *label, ui
 
 pk_result_t pki_split_listen(const struct pk_comm *parent, struct pki_id *made, pk_unique_id_t *id)
 {
-    const struct sockaddr_storage *met = &parent->address;
+    const struct sockaddr_storage *met = &parent->offspring.address;
     const bool loopback = pki_netif_is_loopback(met), here = loopback && !parent->net.outside;
     pk_result_t result = pki_id_addresses(here, here || !loopback ? met : NULL, made);
 
@@ -81,6 +81,37 @@ static void release(struct pki_split *s)
     free(s);
 }
 
+/* One message to each rank and one from each: collectives do not know holes. */
+static pk_result_t start_messages(struct pki_split *s)
+{
+    const struct pk_comm *parent = s->parent;
+    struct pki_request *requests = calloc(2 * (size_t)parent->size, sizeof *requests);
+    pk_result_t result;
+    int n = 0;
+
+    if (requests == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory for messages to %d ranks", parent->size);
+    for (int r = 0; r < parent->size; r++) {
+        struct pki_request either = { .peer = r, .count = sizeof s->mine, .dtype = PK_UINT8, .stream = PK_BLOCKING };
+
+        s->all[r] = s->mine;
+        if (s->mine.kind == PKI_SPLIT_GROUPS && r != parent->rank)
+            s->all[r].color = -1; /* a hole is in no group */
+        if (pki_is_hole(parent, r) || r == parent->rank)
+            continue;
+        requests[n] = requests[n + 1] = either;
+        requests[n].what = PKI_DO_SEND;
+        requests[n].in = &s->mine;
+        requests[n++].in_count = either.count;
+        requests[n].what = PKI_DO_RECV;
+        requests[n].out = &s->all[r];
+        requests[n++].out_count = either.count;
+    }
+    result = pki_engine_start_all(parent->engine, requests, n, pki_engine_new_group(), &s->started, NULL);
+    free(requests);
+    return result;
+}
+
 pk_result_t pki_split_start(struct pki_split *s)
 {
     struct pk_comm *parent = s->parent;
@@ -95,8 +126,11 @@ pk_result_t pki_split_start(struct pki_split *s)
                                    .dtype = PK_UINT8,
                                    .stream = PK_BLOCKING };
     struct pki_choice choice;
-    pk_result_t result = pki_comm_choose(parent, PKI_COLL_ALLGATHER, bytes, PK_UINT8, PK_SUM, PKI_MEM_HOST, &choice);
+    pk_result_t result;
 
+    if (pki_has_holes(parent))
+        return start_messages(s);
+    result = pki_comm_choose(parent, PKI_COLL_ALLGATHER, bytes, PK_UINT8, PK_SUM, PKI_MEM_HOST, &choice);
     if (result != PK_OK)
         return result;
     request.algorithm = choice.algorithm;
@@ -114,7 +148,7 @@ pk_result_t pki_split_new(struct pk_comm *parent, enum pki_split_kind kind, stru
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory to split %d ranks", parent->size);
     }
     s->parent = parent;
-    s->number = parent->splits++;
+    s->number = parent->offspring.splits++;
     s->mine.kind = (int32_t)kind;
     pki_list_init(&s->started);
     *split = s;
@@ -253,19 +287,19 @@ void pki_split_release(struct pki_split *s)
 {
     if (s == NULL)
         return;
-    /* The allgather writes into `all`: it must end first. */
+    /* What is under way writes into `all`: it must end first. */
     (void)pki_engine_finish(s->parent->engine, &s->started);
     release(s);
 }
 
 pk_result_t pki_split_prepare(struct pk_comm *comm)
 {
-    pk_result_t result = pki_bootstrap_derive(comm->bootstrap, "pickle split", comm->split_key);
+    pk_result_t result = pki_bootstrap_derive(comm->bootstrap, "pickle split", comm->offspring.key);
 
     if (result != PK_OK)
         return result;
-    if (!pki_bootstrap_local_address(comm->bootstrap, &comm->address))
-        pki_netif_loopback(&comm->address); /* a communicator of one: nobody will look for it */
-    pki_netif_set_port(&comm->address, 0);
+    if (!pki_bootstrap_local_address(comm->bootstrap, &comm->offspring.address))
+        pki_netif_loopback(&comm->offspring.address); /* a communicator of one: nobody will look for it */
+    pki_netif_set_port(&comm->offspring.address, 0);
     return PK_OK;
 }

@@ -20,7 +20,7 @@ struct pki_split {
     struct pki_split_offer mine, *all;
     pk_unique_id_t id; /* of the communicator that this rank would be rank 0 of */
     bool listens;
-    struct pki_list started; /* the allgather */
+    struct pki_list started; /* the allgather, or messages to and from all */
 };
 
 /* split.c. PK_ERR_MEMORY. */

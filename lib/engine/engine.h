@@ -57,6 +57,8 @@ void pki_engine_ep_drop(struct pki_engine *engine, int peer, struct pki_ep *ep);
 /* The control channel of a pair, its way for each (source, target) kind, and the unix socket beside the control channel (-1
  * between hosts), which the engine owns from then on. A missing way is NULL. */
 void pki_engine_set_ctrl(struct pki_engine *engine, int peer, struct pki_ep *ctrl, int side_fd);
+/* Nobody has this number: nothing is sent there, and for agreements it is dead. */
+void pki_engine_set_hole(struct pki_engine *engine, int peer);
 void pki_engine_set_path(struct pki_engine *engine, int peer, enum pki_mem_kind source, enum pki_mem_kind target,
                         struct pki_ep *ep);
 /* A transport's map, for as long as it takes: may wait for all work of the GPU, so not where a stream waits for an operation. */
@@ -145,6 +147,7 @@ struct pki_request {
     pk_dtype_t dtype;
     pk_op_t op;
     pk_stream_t stream;
+    uint64_t timeout_ms;        /* the deadline of this one; 0: the communicator's */
     bool classified;            /* pki_engine_classify has been here: */
     enum pki_mem_kind kinds[2]; /* of IN and OUT */
     struct pki_factor factor;

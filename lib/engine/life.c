@@ -269,6 +269,11 @@ void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, in
     }
 }
 
+void pki_engine_set_hole(struct pki_engine *e, int peer)
+{
+    e->peers[peer].gone = true;
+}
+
 void pki_engine_set_path(struct pki_engine *e, int peer, enum pki_mem_kind source, enum pki_mem_kind target, struct pki_ep *ep)
 {
     /* A path through slots bears the name of the transport that carries them, which is no way from buffer to buffer. */

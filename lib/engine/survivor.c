@@ -143,6 +143,9 @@ pk_result_t pki_survivor_open(struct pki_engine *e)
     s->agree.size = e->config.size;
     s->agree.send = send_message;
     s->agree.arg = e;
+    for (int i = 0; i < e->config.size; i++)
+        if (e->peers[i].gone && e->peers[i].ctrl == NULL) /* a hole */
+            pki_agree_add(s->agree.dead, i);
     e->survivor = s;
     return PK_OK;
 }

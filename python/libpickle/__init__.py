@@ -13,11 +13,11 @@ from .communicator import HOST, IN_PLACE, Communicator, Memory, release_unique_i
 from .errors import (AbortedError, ArgumentError, AuthError, DeadlineError, Error, InternalError, MismatchError, NeedsSMError,
                      OutOfMemoryError, PeerError, RevokedError, SystemCallError, UnsupportedError)
 from .inspection import topology
-from .streams import CudaStream, Stream, group
+from .streams import CudaStream, Stream, Within, group
 
 __all__ = [
     "AVG", "MAX", "MIN", "PROD", "SUM", "DTYPES", "DType", "Op", "Buffer", "HOST", "IN_PLACE", "Communicator", "Memory",
     "release_unique_id", "topology", "unique_id", "AbortedError", "ArgumentError", "AuthError", "DeadlineError", "Error",
     "InternalError", "MismatchError", "NeedsSMError", "OutOfMemoryError", "PeerError", "RevokedError", "SystemCallError",
-    "UnsupportedError", "CudaStream", "Stream", "group", "__version__",
+    "UnsupportedError", "CudaStream", "Stream", "Within", "group", "__version__",
 ]

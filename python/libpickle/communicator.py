@@ -12,11 +12,11 @@ from ._library import CONSTANTS, DType, Op, SUM, lib, manual, quick, sized, stru
 from .buffers import BY_NAME, NUMPY, PLACE, SOURCE, TARGET, Buffer, BufferLike, after, described_blocks
 from .errors import ArgumentError, check, error_of, refuse
 from .inspection import fields_of, text_of
-from .streams import BLOCKING, CudaStream, Stream, finish_in, grouping, value_of
+from .streams import BLOCKING, CudaStream, Stream, Within, finish_in, grouping, value_of
 
 IN_PLACE = type("InPlace", (), {"__repr__": lambda self: "libpickle.IN_PLACE"})()
 HOST = CONSTANTS["PK_DEVICE_HOST"]
-AnyStream = Optional[Union[Stream, CudaStream]]
+AnyStream = Optional[Union[Stream, CudaStream, Within]]
 KINDS = {"host": CONSTANTS["PK_MEM_HOST"], "device": CONSTANTS["PK_MEM_DEVICE"]}
 
 # What is called most: see `quick`.
@@ -101,7 +101,7 @@ class Communicator:
     this one.
 
     Buffers are anything with memory (libpickle.buffers), or [buffer, type] with the name of a type ("bf16"). Each operation takes
-    `stream`: None (the call waits), a Stream or a CudaStream."""
+    `stream`: None (the call waits), a Stream or a CudaStream, or one of these Within a time."""
 
     @manual("pk_comm_init")
     def __init__(self, device: Union[None, int, str] = None, sm_policy: Optional[str] = None, max_sms: int = 0,
@@ -128,12 +128,12 @@ class Communicator:
     @classmethod
     @manual("pk_comm_join")
     def join(cls, id: bytes, device: Union[None, int, str] = None, sm_policy: Optional[str] = None, max_sms: int = 0,
-             timeout: Optional[float] = None) -> "Communicator":
-        """A rank of a communicator that grows (Grow); waits until the others take it in."""
+             timeout: Optional[float] = None, rank: int = -1) -> "Communicator":
+        """A rank of a communicator that grows (Grow); waits until the others take it in. rank: the number that it wants."""
         made = cls.__new__(cls)
         made.handle = ctypes.c_void_p()
         config = config_of(device, sm_policy, max_sms, timeout)
-        check(lib.pk_comm_join(ctypes.byref(made.handle), ctypes.byref(raw_id(id)), ctypes.byref(config)))
+        check(lib.pk_comm_join(ctypes.byref(made.handle), rank, ctypes.byref(raw_id(id)), ctypes.byref(config)))
         made._learn()
         return made
 
@@ -186,12 +186,15 @@ class Communicator:
         return every.value, list(failed[:count.value]), last.value
 
     @manual("pk_comm_shrink")
-    def Shrink(self, exclude: Sequence[int] = (), revoke: bool = False, timeout: Optional[float] = None) -> "Communicator":
-        """A communicator of the ranks that live, without those of `exclude`, which do not call."""
+    def Shrink(self, exclude: Sequence[int] = (), revoke: bool = False, timeout: Optional[float] = None, keep_ranks: bool = False,
+               replace: bool = False) -> "Communicator":
+        """A communicator of the ranks that live, without those of `exclude`, which do not call. keep_ranks: the numbers of the dead
+        are holes. replace: the highest ranks take them."""
         made = Communicator.__new__(Communicator)
         made.handle = ctypes.c_void_p()
         config = None if timeout is None else ctypes.byref(config_of(None, None, 0, timeout))
-        flags = CONSTANTS["PK_SHRINK_REVOKE"] if revoke else CONSTANTS["PK_SHRINK_DEFAULT"]
+        wanted = (("PK_SHRINK_REVOKE", revoke), ("PK_SHRINK_KEEP_RANKS", keep_ranks), ("PK_SHRINK_REPLACE", replace))
+        flags = sum(CONSTANTS[name] for name, on in wanted if on)
         ranks = (ctypes.c_int * len(exclude))(*exclude)
         check(lib.pk_comm_shrink(self.handle, flags, ranks, len(exclude), ctypes.byref(made.handle), config))
         made._learn()

@@ -81,6 +81,19 @@ class CudaStream:
         pass
 
 
+class Within:
+    """A stream (None: the call waits) with a deadline for each call that takes it, in seconds, instead of the communicator's."""
+
+    def __init__(self, stream: Any, seconds: float) -> None:
+        inner = value_of(stream)
+        self.stream = stream
+        self.value = PkStream(inner.kind | max(1, round(seconds * 1000)) << CONSTANTS["PK_STREAM_KIND_BITS"], inner.handle)
+
+    def keep(self, *objects: Any) -> None:
+        if self.stream is not None:
+            self.stream.keep(*objects)
+
+
 class Grouping:
     """How many groups are open in the process, and what those of each thread hold."""
 

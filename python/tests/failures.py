@@ -49,6 +49,16 @@ def deadline():
     comm.Free() if comm.rank != 2 else comm.__exit__(Exception)
 
 
+def within():
+    comm = made()
+    WORLD.Barrier()
+    if comm.rank == 0:
+        error = raises(pk.DeadlineError, lambda: comm.Recv(np.zeros(1), 1, pk.Within(None, 0.3)), "1")
+        equal(error.peer, 1, "who is missing")
+    WORLD.Barrier()
+    comm.__exit__(Exception)
+
+
 def aborted():
     comm = made()
     if comm.rank == 0:
@@ -104,6 +114,11 @@ def killed():
     with comm.Shrink(revoke=True) as smaller:
         equal((smaller.size, smaller.rank), (2, comm.rank // 2), "the others")
         smaller.Barrier()
+    with comm.Shrink(keep_ranks=True) as kept:
+        equal((kept.size, kept.rank), (3, comm.rank), "with the numbers that they had")
+        equal(raises(pk.PeerError, kept.Barrier, "nobody is rank 1").peer, 1, "the hole")
+    with comm.Shrink(replace=True) as replaced:
+        equal((replaced.size, replaced.rank), (2, 0 if comm.rank == 0 else 1), "with the last one in the place of the dead")
     comm.__exit__(Exception)
 
 
@@ -126,5 +141,5 @@ def grown():
 
 if __name__ == "__main__":
     WORLD = pk.Communicator(device="host", timeout=60)
-    run([mismatch, argument, deadline, aborted, left_by_an_exception, revoked, grown, killed])
+    run([mismatch, argument, deadline, within, aborted, left_by_an_exception, revoked, grown, killed])
     WORLD.__exit__(Exception)

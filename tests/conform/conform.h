@@ -203,13 +203,15 @@ struct special {
 
 void run_special(struct rank *rank, const struct special *cases, size_t count); /* main.c: those that were selected */
 
-/* errors*.c, inspect.c, lifecycle.c, promises.c, survive.c: such cases. */
+/* errors*.c, inspect.c, lifecycle.c, promises.c, seats.c, survive.c, within.c: such cases. */
 void run_argument_errors(struct rank *rank);
 void run_collective_errors(struct rank *rank);
 void run_promises(struct rank *rank);
 void run_peer_errors(struct rank *rank);
 void run_lifecycle(struct rank *rank);
 void run_survival(struct rank *rank);
+void run_seats(struct rank *rank);
+void run_within(struct rank *rank);
 void run_inspection(struct rank *rank);
 bool new_id(struct rank *rank, pk_unique_id_t *id); /* rank 0 makes it, all have it */
 /* A communicator of the same ranks, to be spoilt. */

@@ -290,6 +290,8 @@ static void *run_rank(void *arg)
         run_inspection(rank);
         run_lifecycle(rank);
         run_survival(rank);
+        run_seats(rank);
+        run_within(rank);
         run_peer_errors(rank);
     }
     close_rank(rank);

@@ -207,7 +207,7 @@ static void grow(struct rank *r)
     if (r->rank < old)
         expect(r, pk_comm_grow(half, r->size - old, &id, &grown, &config), PK_OK, "pk_comm_grow");
     else
-        expect(r, pk_comm_join(&grown, &ids[0], &config), PK_OK, "pk_comm_join");
+        expect(r, pk_comm_join(&grown, -1, &ids[0], &config), PK_OK, "pk_comm_join");
     if (grown != NULL) {
         use(r, grown, r->size);
         expect(r, pk_comm_rank(grown, &rank), PK_OK, "pk_comm_rank");
@@ -236,7 +236,7 @@ static void grow_by_one(struct rank *r)
     if (r->rank == 0)
         expect(r, pk_comm_get_unique_id(half, &id), PK_OK, "pk_comm_get_unique_id");
     share(r, &id, ids, sizeof id);
-    result = r->rank < old ? pk_comm_grow(half, 1, &id, &grown, NULL) : pk_comm_join(&grown, &ids[0], NULL);
+    result = r->rank < old ? pk_comm_grow(half, 1, &id, &grown, NULL) : pk_comm_join(&grown, -1, &ids[0], NULL);
     if (result == PK_OK)
         use(r, grown, old + 1);
     share(r, &result, results, sizeof result);
@@ -293,7 +293,7 @@ static void foreign_ids(struct rank *r)
     if (comm == NULL || other == NULL)
         return;
     expect(r, pk_get_unique_id(&id), PK_OK, "pk_get_unique_id");
-    expect(r, pk_comm_join(&none, &id, NULL), PK_ERR_ARG, "pk_comm_join with an id of pk_get_unique_id");
+    expect(r, pk_comm_join(&none, -1, &id, NULL), PK_ERR_ARG, "pk_comm_join with an id of pk_get_unique_id");
     if (r->rank == 0)
         expect(r, pk_comm_grow(comm, 1, &id, &none, NULL), PK_ERR_ARG, "pk_comm_grow with an id of pk_get_unique_id");
     expect(r, pk_unique_id_release(&id), PK_OK, "pk_unique_id_release");
@@ -302,7 +302,7 @@ static void foreign_ids(struct rank *r)
         expect(r, pk_comm_grow(comm, 1, &id, &none, NULL), PK_ERR_ARG, "pk_comm_grow with an id of another communicator");
         expect(r, pk_comm_init_rank(&none, 1, 0, &id, NULL), PK_ERR_ARG, "pk_comm_init_rank with an id for ranks that join");
         expect(r, pk_unique_id_release(&id), PK_OK, "pk_unique_id_release");
-        expect(r, pk_comm_join(&none, &id, NULL), PK_ERR_PEER, "pk_comm_join with an id that was given back");
+        expect(r, pk_comm_join(&none, -1, &id, NULL), PK_ERR_PEER, "pk_comm_join with an id that was given back");
     }
     use(r, comm, r->size);
     expect(r, pk_comm_destroy(other), PK_OK, "pk_comm_destroy");

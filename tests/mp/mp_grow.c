@@ -260,7 +260,7 @@ static pk_result_t join(struct life *l)
     do { /* the id may be that of the process that was killed */
         memcpy(&id, (const void *)shared->rank_words[ID_WORDS], sizeof id);
         atomic_store(own(JOIN_NS), monotonic_ns());
-        result = pk_comm_join(&l->comm, &id, &config);
+        result = pk_comm_join(&l->comm, -1, &id, &config);
     } while (result == PK_ERR_PEER && monotonic_ms() < until);
     return result;
 }

@@ -79,8 +79,8 @@ static void others_without(pk_comm_t *none)
     REFUSED(pk_comm_shrink(none, 0, NULL, 0, &made, NULL));
     REFUSED(pk_comm_get_unique_id(none, NULL));
     REFUSED(pk_comm_grow(none, 1, NULL, &made, NULL));
-    REFUSED(pk_comm_join(NULL, NULL, NULL));
-    REFUSED(pk_comm_join(&made, NULL, NULL));
+    REFUSED(pk_comm_join(NULL, -1, NULL, NULL));
+    REFUSED(pk_comm_join(&made, -1, NULL, NULL));
     REFUSED(pk_comm_async_error(none));
     REFUSED(pk_comm_finalize(none));
     REFUSED(pk_comm_rank(none, &number));
@@ -130,7 +130,8 @@ static void null_outputs(pk_comm_t *c)
     REFUSED(pk_op_create_premul(c, PK_F32, in, 1, &op)); /* no GPU, no memory of it */
     REFUSED(pk_comm_split(c, 0, 0, NULL, NULL));
     REFUSED(pk_comm_shrink(c, 0, NULL, 0, NULL, NULL));
-    REFUSED(pk_comm_shrink(c, 2, NULL, 0, &made, NULL));
+    REFUSED(pk_comm_shrink(c, 8, NULL, 0, &made, NULL));
+    REFUSED(pk_comm_shrink(c, PK_SHRINK_KEEP_RANKS | PK_SHRINK_REPLACE, NULL, 0, &made, NULL));
     REFUSED(pk_comm_shrink(c, 0, NULL, 1, &made, NULL));
     REFUSED(pk_comm_shrink(c, 0, &own, 1, &made, NULL));
     REFUSED(pk_comm_shrink(c, 0, &own, -1, &made, NULL));

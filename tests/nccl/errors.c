@@ -84,7 +84,7 @@ static void unsupported(void)
 
     refused(ncclCommShrink(comms[0], &excluded, 1, &made, NULL, 6), PKN_INVALID_ARGUMENT, "shrinkFlags are 0x6", "shrink");
     refused(ncclCommRevoke(comms[0], 2), PKN_INVALID_ARGUMENT, "revokeFlags are 0x2", "revoke");
-    refused(ncclCommGrow(comms[0], 3, &id, 2, &made, NULL), PKN_INVALID_USAGE, "ncclCommGrow", "grow");
+    refused(ncclCommGrow(comms[0], 3, &id, 2, &made, NULL), PKN_INVALID_ARGUMENT, "rank is 2", "grow");
     refused(ncclCommMemStats(comms[0], 0, &value), PKN_INVALID_USAGE, "ncclCommMemStats", "statistics");
     refused(ncclSignal(1, 0, 0, 0, comms[0], stream), PKN_INVALID_USAGE, "ncclSignal", "signal");
     refused(ncclDevCommCreate(comms[0], NULL, NULL), PKN_INVALID_USAGE, "ncclDevCommCreate", "the device API");

@@ -8,6 +8,7 @@
 #include "fit.h"
 #include "patterns.h"
 #include "sim.h"
+#include "survive.h"
 #include "switched.h"
 #include "switchml/packet.h"
 
@@ -18,6 +19,8 @@ static int usage(void)
           "like)\n"
           "       pickle-sim switch MACHINE RANKS [--values 64|256] [--window PACKETS] [--float] [--loss PERCENT] BYTES...\n"
           "           allreduces whose sums an aggregator in the network makes, packet by packet\n"
+          "       pickle-sim survive MACHINE RANKS...\n"
+          "           how long ranks take to agree after one of them has died, and to make a communicator of the others\n"
           "       pickle-sim check MACHINE RANKS [ALGORITHM]\n"
           "           run every plan (of this name) with data on RANKS ranks and see that every rank ends with what it should\n"
           "       pickle-sim fit MACHINE OUT [--hold-out-ranks N[,N]] CSV...\n"
@@ -276,6 +279,25 @@ out:
     return status;
 }
 
+/* Rank 1 has died. */
+static int command_survive(const struct sim_machine *m, int argc, char **argv)
+{
+    struct sim_recovery r;
+    double ranks;
+
+    if (argc < 1)
+        return usage();
+    printf("# %s: predicted\n%8s %12s %10s %6s %12s %12s\n", m->name, "ranks", "agree us", "messages", "most", "meet us",
+           "shrink us");
+    for (int i = 0; i < argc; i++) {
+        if (!number(argv[i], 3, sim_machine_ranks(m), &ranks) || !sim_recover(m, (int)ranks, 1, &r))
+            return 1;
+        printf("%8d %12.1f %10.0f %6.0f %12.1f %12.1f\n", (int)ranks, r.agree_us, r.messages, r.most_messages, r.meet_us,
+               r.shrink_us);
+    }
+    return 0;
+}
+
 static bool scale_row(const struct sim_machine *m, struct sim_memo *memo, const struct sim_pattern *pattern,
                       const struct sim_model *model, bool weak, int ranks, FILE *csv)
 {
@@ -342,6 +364,8 @@ int main(int argc, char **argv)
         return command_run(&machine, argc - 3, argv + 3);
     if (strcmp(argv[1], "switch") == 0)
         return command_switch(&machine, argc - 3, argv + 3);
+    if (strcmp(argv[1], "survive") == 0)
+        return command_survive(&machine, argc - 3, argv + 3);
     if (strcmp(argv[1], "check") == 0)
         return command_check(&machine, argc - 3, argv + 3);
     if (strcmp(argv[1], "fit") == 0)

@@ -97,7 +97,8 @@ void pki_warn_apart(const struct pk_comm *comm)
     char why[PKI_APART_TEXT];
 
     for (int i = 0; i < comm->size; i++) {
-        if (i == comm->rank || !is_unexpected(mine, &comm->peer_infos[i]) || atomic_flag_test_and_set(&said))
+        if (i == comm->rank || pki_is_hole(comm, i) || !is_unexpected(mine, &comm->peer_infos[i]) ||
+            atomic_flag_test_and_set(&said))
             continue;
         where.peer = i;
         pki_say_apart(mine, &comm->peer_infos[i], why);

@@ -126,7 +126,7 @@ static pk_result_t accept_offers(struct pk_comm *comm, int peer, struct link *li
 static bool one_host(const struct pk_comm *comm)
 {
     for (int i = 0; i < comm->size; i++)
-        if (!comm->local[i])
+        if (!comm->local[i] && !pki_is_hole(comm, i))
             return false;
     return true;
 }
@@ -188,7 +188,7 @@ static pk_result_t exchange_offers(struct pk_comm *comm, const struct wire_blob 
         part = malloc((size_t)comm->size * n * row * sizeof *part);
         if (part == NULL)
             return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the offers of %d ranks", comm->size);
-        result = pki_bootstrap_allgather(comm->bootstrap, mine + first * row, n * row * sizeof *mine, part, comm->deadline_ns);
+        result = pki_comm_gather(comm, mine + first * row, n * row * sizeof *mine, part);
         if (result == PK_OK && (size_t)comm->rank >= first && (size_t)comm->rank < first + n)
             for (size_t i = 0; i < (size_t)comm->size; i++)
                 memcpy(theirs + i * row, part + (i * n + (size_t)comm->rank - first) * row, row * sizeof *part);
@@ -239,7 +239,7 @@ static pk_result_t agree(struct pk_comm *comm, struct link *links)
     for (size_t i = 0; i < size; i++)
         for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
             stand[i] |= (uint8_t)((links[i].eps[t] != NULL) << t);
-    result = pki_bootstrap_allgather(comm->bootstrap, stand, size, all, comm->deadline_ns);
+    result = pki_comm_gather(comm, stand, size, all);
     for (int i = 0; i < comm->size && result == PK_OK; i++)
         for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
             if (!comm->local[i] && links[i].eps[t] != NULL && (all[(size_t)i * size + (size_t)comm->rank] >> t & 1) == 0)
@@ -469,7 +469,9 @@ pk_result_t pki_comm_connect(struct pk_comm *comm)
         result = connect_all(comm, links);
     for (int i = 0; i < comm->size && result == PK_OK; i++) {
         choose_paths(comm, i, i == comm->rank ? NULL : &links[i]);
-        if (i != comm->rank)
+        if (pki_is_hole(comm, i))
+            pki_engine_set_hole(comm->engine, i);
+        else if (i != comm->rank)
             result = set_ctrl(comm, i, &links[i]);
     }
     if (result == PK_OK)

@@ -5,7 +5,7 @@
 static pk_result_t ask_all(struct pk_comm *comm, bool *apart)
 {
     int32_t mine = !pki_engine_reaches_all(comm->engine), all[PKI_FUSED_RANKS] = { 0 };
-    pk_result_t result = pki_bootstrap_allgather(comm->bootstrap, &mine, sizeof mine, all, comm->deadline_ns);
+    pk_result_t result = pki_comm_gather(comm, &mine, sizeof mine, all);
 
     *apart = false;
     for (int i = 0; i < comm->size && result == PK_OK; i++)

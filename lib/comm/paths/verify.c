@@ -171,7 +171,7 @@ static pk_result_t agree(struct verify *v)
 
     if (all == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %zu ranks", size);
-    result = pki_bootstrap_allgather(v->comm->bootstrap, v->bad, size, all, v->comm->deadline_ns);
+    result = pki_comm_gather(v->comm, v->bad, size, all);
     for (size_t i = 0; i < size && result == PK_OK; i++) {
         struct pki_where where = { .rank = v->comm->rank, .peer = (int)i, .op = "init" };
 
@@ -194,7 +194,7 @@ static pk_result_t run(struct verify *v)
     memset(&mine, 0, sizeof mine);
     if (v->comm->device != NULL)
         make_offer(v, &mine);
-    result = pki_bootstrap_allgather(v->comm->bootstrap, &mine, sizeof mine, v->offers, v->comm->deadline_ns);
+    result = pki_comm_gather(v->comm, &mine, sizeof mine, v->offers);
     if (result != PK_OK)
         return result;
     if (v->comm->device != NULL)

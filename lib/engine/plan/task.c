@@ -64,6 +64,8 @@ pk_result_t pki_engine_classify(struct pki_engine *e, struct pki_request *r, enu
 
 static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const struct pki_request *r)
 {
+    const uint64_t timeout_ms = r->timeout_ms != 0 ? r->timeout_ms : e->config.timeout_ms;
+
     task->engine = e;
     task->request = *r;
     task->sig = pki_task_fingerprint(r, e->config.size);
@@ -75,7 +77,7 @@ static pk_result_t task_init(struct pki_task *task, struct pki_engine *e, const 
     pki_list_init(&task->host.node);
     pki_list_init(&task->fused.turn);
     task->begun_ns = pki_now_ns();
-    task->deadline_ns = e->config.timeout_ms == 0 ? PKI_NO_DEADLINE : task->begun_ns + e->config.timeout_ms * PKI_NS_PER_MS;
+    task->deadline_ns = timeout_ms == 0 ? PKI_NO_DEADLINE : task->begun_ns + timeout_ms * PKI_NS_PER_MS;
     return pki_layout_own(&task->request.layout, (size_t)e->config.size, &task->lengths);
 }
 

@@ -186,7 +186,7 @@ static void check_peers(struct pki_engine *e)
 static void check_left(struct pki_engine *e)
 {
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)
-        if (e->peers[i].gone)
+        if (e->peers[i].gone && e->peers[i].ctrl != NULL) /* else it is a hole */
             pki_engine_check_left(e, &e->peers[i]);
 }
 

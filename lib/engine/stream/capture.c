@@ -170,9 +170,12 @@ pk_result_t pki_capture_check(struct pki_engine *e, const struct pki_request *re
     for (int i = 0; i < n && result == PK_OK; i++) {
         struct capture_part *part = &capture->parts[i];
 
+        if (requests[i].timeout_ms != 0)
+            result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "captured with a deadline of its own (PK_WITHIN): replays have none");
         part->request = requests[i];
         part->queue = (struct pki_queue){ .device = e->gpu, .handle = requests[i].stream.handle };
-        result = part->request.what == PKI_DO_COLL ? pki_capture_plan_check(e, part) : check_transfer(e, &part->request);
+        if (result == PK_OK)
+            result = part->request.what == PKI_DO_COLL ? pki_capture_plan_check(e, part) : check_transfer(e, &part->request);
     }
     if (result == PK_OK)
         result = pair_up_own(e, capture);

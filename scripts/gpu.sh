@@ -120,7 +120,6 @@ programs() {
         step torch-shipped 580 bash tests/torch/shipped.sh -t 540 "$out/torch-shipped.d"
         step torch-faults 300 env PYTHONPATH="$build/python" "$nccl" -- python3 python/tests/torch_faults.py --cuda
         step torch-faults-host 300 env PYTHONPATH="$build/python" python3 python/tests/torch_faults.py
-        step torch-shipped-host 580 env PYTHONPATH="$build/python" bash tests/torch/shipped.sh -c -t 540 "$out/torch-shipped-host.d"
     else
         echo "programs: no torch here"
     fi

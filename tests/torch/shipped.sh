@@ -29,7 +29,7 @@ else
     command -v "$pickle_nccl" >/dev/null || { echo "FAIL pickle-nccl is not there: $pickle_nccl"; exit 1; }
 fi
 $python -c 'import torch, pytest' || { echo "SKIP torch or pytest is not here"; exit 77; }
-mkdir -p "$out" && rm -rf "$out"/$first* "$out"/pickle* || exit 1
+mkdir -p "$out" && rm -rf "$out/${first:?}"* "$out"/pickle* || exit 1
 out=$(cd "$out" && pwd)
 # PyTorch's flight recorder and its like must not write here.
 cd "$out" || exit 1

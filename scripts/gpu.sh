@@ -118,6 +118,8 @@ programs() {
             --out "$out/torch-beside-nccl.d"
         step vllm-calls 120 "$nccl" -- python3 tests/torch/vllm_calls.py "$("$nccl" --library)"
         step torch-shipped 580 bash tests/torch/shipped.sh -t 540 "$out/torch-shipped.d"
+        step torch-faults 300 env PYTHONPATH="$build/python" "$nccl" -- python3 python/tests/torch_faults.py --cuda
+        step torch-faults-host 300 env PYTHONPATH="$build/python" python3 python/tests/torch_faults.py
     else
         echo "programs: no torch here"
     fi

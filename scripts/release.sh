@@ -45,6 +45,9 @@ status=0
 PYTHONPATH=build/dev/python sh python/tests/run.sh torch 1 python/tests/torch_faults.py all || status=$?
 [ "$status" -eq 0 ] || [ "$status" -eq 77 ] || exit "$status"
 
+say "pages"
+scripts/pages.sh >/dev/null || [ $? -eq 77 ]
+
 [ -n "$trial" ] || scripts/fresh.sh ${tarball:+-r "$tarball"}
 
 rm -rf "$out"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Install the Debian packages that are missing (scripts/packages.txt). As root or through sudo; where neither works or there is no
 # network it goes on as long as everything that a build needs is there.
-# usage: scripts/setup.sh [need] [test] [demo] [torch] [release]     which of the list; without an argument need, test, demo
+# usage: scripts/setup.sh [need] [test] [demo] [torch] [docs] [release]     which of the list; without an argument need, test, demo
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/common.sh

@@ -4,9 +4,12 @@
 what of a data-parallel step is communication: a step less one whose communication is left out by a hook. Median times, and the
 ratio of the medians.
 
-usage: torch_groups.py [RANKS [TURNS]]      PYTHONPATH names the folder of libpickle's package"""
+usage: torch_groups.py [--busy N] [RANKS [TURNS]]      PYTHONPATH names the folder of libpickle's package
+       --busy: so many processes beside it want a processor all the time, as on a crowded machine"""
+import argparse
 import datetime
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -18,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import libpickle.torch
 
-SIZES = (8, 4096, 65536, 1 << 20, 16 << 20)
+SIZES = (8, 8192, 65536, 1 << 20, 16 << 20)
 MINUTES = datetime.timedelta(seconds=300)
 
 
@@ -94,17 +97,40 @@ def rank_main(rank, size, turns, store):
     dist.destroy_process_group()
 
 
-def main():
-    size, turns = (int(word) for word in (sys.argv[1:] + ["2", "15"][len(sys.argv) - 1:]))
-    folder = tempfile.mkdtemp()
-    children = []
-    for rank in range(size):
+def crowd(count):
+    """Processes that only count. They end with this one's death, too."""
+    pids = []
+    for _ in range(count):
         pid = os.fork()
         if pid == 0:
-            rank_main(rank, size, turns, os.path.join(folder, "store"))
+            parent = os.getppid()
+            while os.getppid() == parent:
+                sum(range(100000))
+            os._exit(0)
+        pids.append(pid)
+    return pids
+
+
+def main():
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("ranks", type=int, nargs="?", default=2)
+    parser.add_argument("turns", type=int, nargs="?", default=15)
+    parser.add_argument("--busy", type=int, default=0)
+    wanted = parser.parse_args()
+    folder = tempfile.mkdtemp()
+    children, busy = [], crowd(wanted.busy)
+    for rank in range(wanted.ranks):
+        pid = os.fork()
+        if pid == 0:
+            rank_main(rank, wanted.ranks, wanted.turns, os.path.join(folder, "store"))
             sys.exit(0)
         children.append(pid)
-    sys.exit(max(abs(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) for pid in children))
+    code = max(abs(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])) for pid in children)
+    print("load of the last minute: %.1f, processors: %d" % (os.getloadavg()[0], os.cpu_count()))
+    for pid in busy:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -256,6 +256,8 @@ pk_result_t pki_engine_start_all(struct pki_engine *e, const struct pki_request 
     leave_and_unlock(e);
     if (atomic_load(&e->service.async_tasks) > 0)
         (void)pki_service_wake();
+    if (atomic_load(&e->service.drivers) > 0)
+        pki_engine_wake(e); /* who waits for a stream, and may sleep, goes on with this too */
     return result;
 }
 

@@ -33,6 +33,9 @@ VALUE(wait, unsigned, yields_beside_aggregator, 20)
 /* The same where threads of the kernel move every byte: a waiting rank has taken one of two cores from them. Chosen, with
  * Soft-RoCE. */
 VALUE(wait, unsigned, yields_beside_threads, 200)
+/* Looks without a pause of a thread that waits for a host stream, before it sleeps: the program's own threads want the core.
+ * Chosen. */
+VALUE(wait, unsigned, stream_spins, 200)
 /* An inline operation looks so often at its control channel with the lock held (others want it too, an abort for instance),
  * then lets go of it. Chosen. */
 VALUE(wait, int, inline_polls, 64)
@@ -62,11 +65,11 @@ VALUE(wait, uint64_t, background_ns, 100000000)
 VALUE(wait, uint64_t, recover_ns, 1000000)
 /* The service thread stays awake so long with nothing to do: operations come in rows. Chosen. */
 VALUE(wait, uint64_t, awake_ns, 200000)
-/* Where callers wait for their streams themselves it sleeps so lightly: to wake it from its sleep with every operation costs
- * more. Chosen. */
+/* Where callers wait for their streams themselves, one after another, it sleeps so lightly: to wake it from its sleep with every
+ * operation costs more. Chosen. */
 VALUE(wait, uint64_t, light_sleep_ns, 100000)
-/* And does so for this long. Chosen. */
-VALUE(wait, uint64_t, light_sleeping_ns, 20000000)
+/* And does so for this long after the last of them. Chosen. */
+VALUE(wait, uint64_t, light_sleeping_ns, 5000000)
 /* Looks of a rank that leaves before it naps, and how long it naps. Chosen. */
 VALUE(wait, unsigned, leaving_spins, 2000)
 VALUE(wait, uint64_t, leaving_nap_ns, 100000)

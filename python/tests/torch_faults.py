@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank's fault is for the other, over the backend "pickle": an exception within the deadline, wherever it happens, and
-never the end of the process. Each cell is two processes: the one at fault does what the cell is named after, and the other must
-see the exception.
+"""What a rank's fault is for the other: an exception within the deadline, wherever it happens, that says who it was, and never the
+end of the process. Each cell is two processes: the one at fault does what the cell is named after, and the other must see the
+exception. Host tensors go over the backend "pickle", tensors of GPUs over the backend "nccl" under pickle-nccl.
 
-usage: torch_faults.py [CELL...]      as in kill-collective; all otherwise"""
+usage: torch_faults.py [CELL...]      as in kill-collective; "each": rank 1's 18, without backward; without a name all
+       pickle-nccl -- torch_faults.py --cuda [CELL...]"""
 import datetime
 import os
 import signal
@@ -27,15 +28,22 @@ STORE = None
 NET = []
 GONE = (libpickle.PeerError, libpickle.AbortedError)
 LATE = libpickle.DeadlineError
-EXPECTED = { # of the other rank
+EXPECTED = { # of the other rank: in init, later
     "kill": (LATE, GONE), "exit": (LATE, GONE), "raise": (LATE, GONE), "stop": (LATE, LATE), "late": (LATE, LATE),
     "mismatch": (libpickle.MismatchError,) * 2,
 }
+PLACES = ("init", "collective", "p2p")
+CUDA = False
+
+
+def device_of(rank):
+    return torch.device("cuda", rank % torch.cuda.device_count()) if CUDA else torch.device("cpu")
 
 
 def begin(name, rank, size=2):
-    dist.init_process_group("pickle", store=dist.PrefixStore(name, STORE.client()), rank=rank, world_size=size,
-                            timeout=datetime.timedelta(seconds=DEADLINE))
+    more = {"device_id": device_of(rank)} if CUDA else {} # so that init makes the communicator
+    dist.init_process_group("nccl" if CUDA else "pickle", store=dist.PrefixStore(name, STORE.client()), rank=rank,
+                            world_size=size, timeout=datetime.timedelta(seconds=DEADLINE), **more)
 
 
 def seen_by_the_other(name):
@@ -43,14 +51,15 @@ def seen_by_the_other(name):
 
 
 def operate(where, rank, count=4):
+    device = device_of(rank)
     if where == "collective":
-        dist.all_reduce(torch.zeros(count))
+        dist.all_reduce(torch.zeros(count, device=device))
     elif where == "backward": # the operations and their futures are C++'s
-        NET[0](torch.ones(count, 20)).sum().backward()
+        NET[0](torch.ones(count, 20, device=device)).sum().backward()
     elif rank == 0:
-        dist.recv(torch.zeros(count), 1)
+        dist.recv(torch.zeros(count, device=device), 1)
     else:
-        dist.send(torch.zeros(count), 0)
+        dist.send(torch.zeros(count, device=device), 0)
 
 
 def fail(fault, where, name, rank):
@@ -85,12 +94,15 @@ def suffer(fault, where, name, rank):
         begin(name, rank) if where == "init" else operate(where, rank)
     except Exception as error: # pylint: disable=broad-except
         taken = time.monotonic() - begun
-        expected = EXPECTED[fault][where != "init"] if where != "backward" else RuntimeError # what torch makes of it
+        STORE.client().set(seen_by_the_other(name), "")
+        torchs = CUDA or where == "backward" # then torch makes one of its own of it
+        expected = RuntimeError if torchs else EXPECTED[fault][where != "init"]
         if not isinstance(error, expected):
             raise AssertionError("%s-%s: %s instead of %s" % (fault, where, type(error), expected)) from error
+        if not CUDA and not any(word % (1 - rank) in str(error) for word in ("peer %d", "rank %d")):
+            raise AssertionError("%s-%s: '%s' does not say who it was" % (fault, where, error)) from error
         if taken > DEADLINE + SLACK:
             raise AssertionError("%s-%s: seen after %.1f s" % (fault, where, taken)) from error
-        STORE.client().set(seen_by_the_other(name), "")
         print("%-9s %-10s rank %d: %5.2f s %s" % (fault, where, rank, taken, str(error).partition("\n")[0]), flush=True)
         return
     raise AssertionError("%s-%s: nothing was raised" % (fault, where))
@@ -99,12 +111,14 @@ def suffer(fault, where, name, rank):
 def cell(fault, where, guilty, name):
     def body(rank):
         torch.set_num_threads(1)
+        if CUDA:
+            torch.cuda.set_device(device_of(rank))
         if where != "init":
             begin(name, rank)
             dist.barrier()
         if where == "backward":
             net = torch.nn.Sequential(torch.nn.Linear(20, 20), torch.nn.Linear(20, 1))
-            NET.append(DistributedDataParallel(net, bucket_cap_mb=0.0001))
+            NET.append(DistributedDataParallel(net.to(device_of(rank)), bucket_cap_mb=0.0001))
         (fail if rank == guilty else suffer)(fault, where, name, rank)
     return forked(2, body)
 
@@ -122,15 +136,33 @@ def judge(fault, where, guilty, pids):
     return 0
 
 
-def main(names):
-    """Run these cells, or all of them. Returns 1 where one failed."""
-    global STORE
-    STORE = Store(DEADLINE)
-    cells = [(fault, where, 1) for fault in EXPECTED for where in ("init", "collective", "p2p")]
+def under_cuda():
+    """Waits of the backend nccl end with exceptions, and its watchdog does not end the process."""
+    if "libnccl.so" not in os.environ.get("LD_PRELOAD", ""):
+        sys.exit("torch_faults: --cuda wants pickle-nccl: pickle-nccl -- python3 torch_faults.py --cuda")
+    os.environ.update(TORCH_NCCL_BLOCKING_WAIT="1", TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0")
+
+
+def chosen(names):
+    """(fault, where, the rank at fault) of each cell."""
+    cells = [(fault, where, 1) for fault in EXPECTED for where in PLACES]
     cells += [(fault, "init", 0) for fault in EXPECTED]
     cells += [(fault, "backward", 1) for fault in ("kill", "stop", "exit", "raise", "late")]
-    if names != ["all"]:
-        cells = [one for one in cells if "%s-%s" % one[:2] in names]
+
+    def is_wanted(fault, where, guilty):
+        return "all" in names or "%s-%s" % (fault, where) in names or ("each" in names and guilty == 1 and where in PLACES)
+    return [one for one in cells if is_wanted(*one)]
+
+
+def main(names):
+    """Run these cells, or all of them. Returns 1 where one failed."""
+    global STORE, CUDA
+    if "--cuda" in names:
+        names = [name for name in names if name != "--cuda"] or ["all"]
+        CUDA = True
+        under_cuda()
+    STORE = Store(DEADLINE)
+    cells = chosen(names)
     failed = 0
     while cells:
         batch, cells = cells[:TOGETHER], cells[TOGETHER:]

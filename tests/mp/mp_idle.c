@@ -95,9 +95,17 @@ static double late_by_us(void)
     return now_us() - begin - 1000;
 }
 
-/* Rank 1 sends the time, late; rank 0 waits for it. */
-static void wait_long(pk_comm_t *comm, int rank)
+/* In a stream it is the stream that is waited for. */
+static bool recv_time(double *sent_us, pk_comm_t *comm, pk_stream_t stream)
 {
+    return pk_recv(sent_us, 1, PK_F64, 1, comm, stream) == PK_OK &&
+           (stream.kind == PK_STREAM_KIND_BLOCKING || pk_stream_synchronize(stream) == PK_OK);
+}
+
+/* Rank 1 sends the time, late; rank 0 waits for it. */
+static void wait_long(pk_comm_t *comm, int rank, pk_stream_t stream)
+{
+    const char *how = stream.kind == PK_STREAM_KIND_BLOCKING ? "in a call" : "for a stream";
     double sent_us, late_us, best_us = 1e9, latest_us = 0, before = cpu_ms();
     int slow = times_slower(), waits = slow > 1 ? 3 : WAITS;
     long slept = naps();
@@ -113,19 +121,19 @@ static void wait_long(pk_comm_t *comm, int rank)
         }
         late_us = late_by_us();
         latest_us = late_us > latest_us ? late_us : latest_us;
-        good &= pk_recv(&sent_us, 1, PK_F64, 1, comm, PK_BLOCKING) == PK_OK;
+        good &= recv_time(&sent_us, comm, stream);
         if (now_us() - sent_us < best_us)
             best_us = now_us() - sent_us;
     }
-    report(good, "rank %d: waits", rank);
+    report(good, "rank %d: waits %s", rank, how);
     if (rank != 0)
         return;
-    printf("# woken after %.1f us at best; %.1f ms of CPU and %.0f naps in %d ms\n", best_us, (cpu_ms() - before) / waits,
+    printf("# %s: woken after %.1f us at best; %.1f ms of CPU and %.0f naps in %d ms\n", how, best_us, (cpu_ms() - before) / waits,
            (double)(naps() - slept) / waits, slow * WAIT_MS);
-    report(best_us < WOKEN_MOST_US + 2 * latest_us || slow > 1, "a sleeping rank is woken, after %.1f us, where a processor comes up to %.1f us late",
-           best_us, latest_us);
+    report(best_us < WOKEN_MOST_US + 2 * latest_us || slow > 1,
+           "a rank that sleeps %s is woken, after %.1f us, where a processor comes up to %.1f us late", how, best_us, latest_us);
     report((cpu_ms() - before) / waits < slow * WAIT_MOST_MS && (naps() - slept) / waits < slow * NAPS_MOST,
-           "a rank that waits long sleeps");
+           "a rank that waits long %s sleeps", how);
 }
 
 static int rank_main(void)
@@ -148,7 +156,8 @@ static int rank_main(void)
     for (size_t i = 0; i < turns_count; i++)
         report(turn_run(&turns[i], &streamed) == PK_OK, "%s: rank %d: %s in a stream", ranks_role(), rank, turns[i].name);
     rest("operations in a stream");
-    wait_long(comm, rank);
+    wait_long(comm, rank, PK_BLOCKING);
+    wait_long(comm, rank, stream);
     report(pk_stream_destroy(stream) == PK_OK && pk_comm_destroy(comm) == PK_OK, "%s: rank %d: destroy", ranks_role(), rank);
     turn_close(&blocking);
     turn_close(&streamed);

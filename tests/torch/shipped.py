@@ -2,8 +2,12 @@
 """The distributed tests that PyTorch ships, for pytest; conftest.py beside it bounds each test and writes the results down.
 
 usage: [BACKEND=nccl] [WORLD_SIZE=2] pytest shipped.py        see shipped.sh, which compares two libraries
+
+SHIPPED_INSTEAD=pickle: where a test asks for BACKEND, or for none, it gets this back end, which libpickle.torch registers, and is
+told that it is BACKEND: so it asks of this one what it asks of that.
 """
 import functools
+import inspect
 import os
 import socket
 import sys
@@ -53,6 +57,43 @@ from torch.testing._internal.distributed import distributed_test  # noqa: E402  
 torch.backends.cuda.matmul.allow_tf32 = False
 # On a loaded machine one rank may come more than ten seconds after the other.
 distributed_test.Barrier.sync.__func__.__defaults__ = (None, 60)
+
+
+def instead_of(asked, given):
+    """Groups of the back end `asked` become groups of `given`, as the tests see it; inside torch they are what they are."""
+    import libpickle.torch  # noqa: F401  pylint: disable=unused-import,import-outside-toplevel
+
+    dist = torch.distributed
+
+    def wrapped(make):
+        position = list(inspect.signature(make).parameters).index("backend")
+
+        @functools.wraps(make)
+        def made(*args, **kwargs):
+            args = list(args)
+            if len(args) > position:
+                args[position] = given if args[position] in (asked, None) else args[position]
+            elif kwargs.get("backend") in (asked, None):
+                kwargs["backend"] = given
+            return make(*args, **kwargs)
+
+        return made
+
+    def get_backend(*args, **kwargs):
+        found = original(*args, **kwargs)
+        return asked if found == given else found
+
+    original = dist.get_backend
+    dist.get_backend = get_backend
+    # A back end in Python has no events in the profiler, so its operations are asked for their results alone.
+    supported = distributed_test.PROFILING_SUPPORTED_BACKENDS
+    distributed_test.PROFILING_SUPPORTED_BACKENDS = [name for name in supported if name != asked]
+    for name in ("init_process_group", "new_group"):
+        setattr(dist, name, wrapped(getattr(dist, name)))
+
+
+if os.environ.get("SHIPPED_INSTEAD"):
+    instead_of(os.environ["BACKEND"], os.environ["SHIPPED_INSTEAD"])
 
 
 def in_environment(environment, target, *args, **kwargs):

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # PyTorch's own distributed tests over its NCCL and over libpickle at the same time; then the two sets of results are compared.
-# usage: shipped.sh [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER
+# usage: shipped.sh [-c] [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER
+#   -c  tensors of the host, over the back ends gloo and pickle; no GPU is needed. PYTHONPATH names libpickle's package
 #   -n  pytests that run side by side, half of them over each library (12); -k  as pytest's
 #   -t  both runs are cut after so long (540); what has ended until then is compared
 # PICKLE_NCCL names pickle-nccl, PYTHON the interpreter, BACKEND another back end than nccl.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-workers=12 expression="" seconds=540
-while getopts n:k:t: option; do
+workers=12 expression="" seconds=540 first=nccl
+while getopts cn:k:t: option; do
     case $option in
+    c) first=gloo ;;
     n) workers=$OPTARG ;;
     k) expression=$OPTARG ;;
     t) seconds=$OPTARG ;;
@@ -17,12 +19,17 @@ while getopts n:k:t: option; do
     esac
 done
 shift $((OPTIND - 1))
-out=${1:?usage: shipped.sh [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER}
+out=${1:?usage: shipped.sh [-c] [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER}
 python=${PYTHON:-python3}
 pickle_nccl=${PICKLE_NCCL:-pickle-nccl}
-command -v "$pickle_nccl" >/dev/null || { echo "FAIL pickle-nccl is not there: $pickle_nccl"; exit 1; }
+if [ $first = gloo ]; then
+    export BACKEND=gloo
+    $python -c 'import libpickle' || { echo "FAIL libpickle's package is not there: PYTHONPATH"; exit 1; }
+else
+    command -v "$pickle_nccl" >/dev/null || { echo "FAIL pickle-nccl is not there: $pickle_nccl"; exit 1; }
+fi
 $python -c 'import torch, pytest' || { echo "SKIP torch or pytest is not here"; exit 77; }
-mkdir -p "$out" && rm -rf "$out"/nccl* "$out"/pickle* || exit 1
+mkdir -p "$out" && rm -rf "$out/${first:?}"* "$out"/pickle* || exit 1
 out=$(cd "$out" && pwd)
 # PyTorch's flight recorder and its like must not write here.
 cd "$out" || exit 1
@@ -31,7 +38,7 @@ export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=$here${PYTHONPATH:
 export NCCL_NVLS_ENABLE=${NCCL_NVLS_ENABLE:-0} TORCH_SYMM_MEM_DISABLE_MULTICAST=1
 unset PK_RANK PK_SIZE PK_ROOT
 
-pairs=$(($($python -c 'import torch; print(torch.cuda.device_count())') / 2))
+if [ $first = gloo ]; then pairs=0; else pairs=$(($($python -c 'import torch; print(torch.cuda.device_count())') / 2)); fi
 
 # devices NUMBER: the two GPUs of a pytest, another pair for the next.
 devices() {
@@ -56,7 +63,11 @@ pytests() {
 # shellcheck disable=SC2046
 trap 'kill $(jobs -p) 2>/dev/null' EXIT
 trap 'exit 143' TERM INT
-pytests nccl env
-pytests pickle "$pickle_nccl" --
+pytests $first env
+if [ $first = gloo ]; then
+    pytests pickle env SHIPPED_INSTEAD=pickle
+else
+    pytests pickle "$pickle_nccl" --
+fi
 wait
-$python "$here/shipped_compare.py" nccl="$out/nccl.jsonl" pickle="$out/pickle.jsonl"
+$python "$here/shipped_compare.py" $first="$out/$first.jsonl" pickle="$out/pickle.jsonl"

@@ -48,9 +48,7 @@ static struct {
 
 void pki_engine_leave(struct pki_engine *e)
 {
-    bool left_over = atomic_load(&e->service.async_tasks) > 0; /* of other streams; while this thread counts, the engine stays */
-
-    if (atomic_fetch_sub(&e->service.drivers, 1) == 1 && left_over)
+    if (atomic_fetch_sub(&e->service.drivers, 1) == 1) /* it may have got work since this thread looked last; and it may be gone now */
         (void)pki_service_wake();
 }
 
@@ -107,8 +105,15 @@ static bool visit_one(struct server *self, struct pki_engine *e, bool needs_back
     return moved;
 }
 
-/* Locked. *busy: there is work that nobody else sees to; *driven: there is some that a waiting thread does. */
-static bool visit(struct server *self, bool *busy, bool *driven)
+/* What there is to do in all engines. */
+struct sight {
+    bool busy;   /* work that nobody else sees to, */
+    bool driven; /* some that a waiting thread does, which tells when it goes, */
+    bool by_gpu; /* and some that a GPU does, which does not, or a thread that a GPU may keep: the watchdog looks after it */
+};
+
+/* Locked. */
+static bool visit(struct server *self, struct sight *sight)
 {
     bool moved = false;
 
@@ -121,9 +126,10 @@ static bool visit(struct server *self, bool *busy, bool *driven)
 
         if ((!advances && !others && !needs_background) || e->service.leaving)
             continue;
-        *driven |= others || (advances && device_driven); /* by the GPU */
+        sight->driven |= others;
+        sight->by_gpu |= (advances && device_driven) || (others && e->gpu != NULL);
         if (advances)
-            *busy |= (works && !device_driven) || atomic_load(&e->failed) != PK_OK; /* replays that wait are let go one wait at a time */
+            sight->busy |= (works && !device_driven) || atomic_load(&e->failed) != PK_OK; /* replays go on one wait at a time */
         if (advances || needs_background)
             moved |= visit_one(self, e, needs_background, advances, works);
     }
@@ -188,29 +194,30 @@ static bool sleep_unless_due(void)
  */
 static void sleep_unless_busy(struct server *self)
 {
-    bool busy = false, driven = false;
+    struct sight sight = { .busy = false };
 
     atomic_store(&service.asleep, true);
-    (void)visit(self, &busy, &driven);
-    while (!busy && !driven && service.generation == self->generation && atomic_load(&service.asleep)) {
+    (void)visit(self, &sight);
+    while (!sight.busy && !sight.by_gpu && service.generation == self->generation && atomic_load(&service.asleep)) {
         if (!sleep_unless_due())
             continue;
-        (void)visit(self, &busy, &driven);
+        (void)visit(self, &sight);
     }
     if (service.generation == self->generation)
         atomic_store(&service.asleep, false);
 }
 
-/* Nothing to do, or nothing that the waiting threads do not do. */
-static void linger(struct server *self, uint64_t busy_ns, uint64_t driven_ns)
+/* Nothing to do, or nothing that the waiting threads or a GPU do not do. stirred_ns: when a thread began or ended to wait, or a
+ * GPU was seen at work. */
+static void linger(struct server *self, uint64_t busy_ns, uint64_t stirred_ns)
 {
     uint64_t now = pki_now_ns();
 
-    if (now - busy_ns <= pki_tuning.wait.awake_ns) {
+    if (busy_ns > stirred_ns && now - busy_ns <= pki_tuning.wait.awake_ns) {
         sched_yield();
         return;
     }
-    if (now - driven_ns <= pki_tuning.wait.light_sleeping_ns) {
+    if (now - stirred_ns <= pki_tuning.wait.light_sleeping_ns) {
         nanosleep(&(struct timespec){ .tv_nsec = (long)pki_tuning.wait.light_sleep_ns }, NULL);
         return;
     }
@@ -223,27 +230,29 @@ static void linger(struct server *self, uint64_t busy_ns, uint64_t driven_ns)
 static void *serve(void *arg)
 {
     struct server *self = arg;
-    uint64_t busy_ns = pki_now_ns(), driven_ns = 0;
+    uint64_t busy_ns = pki_now_ns(), stirred_ns = 0;
     unsigned idle = 0;
     const bool spins = pki_cpus_count() > 1;
-    bool go_on = true;
+    bool go_on = true, was_driven = false;
 
     while (go_on) {
-        bool busy = false, driven = false, moved;
+        struct sight sight = { .busy = false };
+        bool moved;
 
         pthread_mutex_lock(&service.lock);
-        moved = visit(self, &busy, &driven);
+        moved = visit(self, &sight);
         go_on = service.generation == self->generation;
         pthread_mutex_unlock(&service.lock);
         idle = moved ? 0 : idle + 1;
-        if (busy)
+        if (sight.busy)
             busy_ns = pki_now_ns();
-        else if (driven)
-            driven_ns = pki_now_ns();
-        if (busy && !moved)
+        else if (sight.by_gpu || sight.driven != was_driven)
+            stirred_ns = pki_now_ns();
+        was_driven = sight.driven;
+        if (sight.busy && !moved)
             rest(idle, spins);
-        else if (!busy && go_on)
-            linger(self, busy_ns, driven_ns);
+        else if (!sight.busy && go_on)
+            linger(self, busy_ns, stirred_ns);
     }
     atomic_store(&self->ended, true);
     return NULL;

@@ -66,17 +66,25 @@ static bool find_fds(struct pki_engine *e, struct bed *bed)
     return true;
 }
 
-/* Nothing but a message can move anything here, or a put that ends and shows it. */
-static bool may_sleep(const struct pki_engine *e)
+/* Nothing but a message can move anything here, or a put that ends and shows it. With operations in streams other threads may be
+ * at work too, and end what is awaited: is_over tells. */
+static bool may_sleep(const struct pki_awaited *a)
 {
-    return e->gpu == NULL && pki_list_empty(&e->proto.active) && atomic_load(&e->service.async_tasks) == 0 &&
-           atomic_load(&e->service.watched) == 0 && atomic_load(&e->failed) == PK_OK;
+    const struct pki_engine *e = a->engine;
+
+    return e->gpu == NULL && pki_list_empty(&e->proto.active) &&
+           (a->is_over != NULL || atomic_load(&e->service.async_tasks) == 0) && atomic_load(&e->service.watched) == 0 &&
+           atomic_load(&e->failed) == PK_OK;
 }
 
-static void count_sleeper(struct pki_engine *e, int n)
+/* True: there are others. */
+static bool count_sleeper(struct pki_engine *e, int n)
 {
+    bool others = false;
+
     for (int i = 0; i < e->ifaces.n; i++)
-        atomic_fetch_add_explicit(&e->ifaces.at[i]->sleepers, n, memory_order_relaxed);
+        others |= atomic_fetch_add_explicit(&e->ifaces.at[i]->sleepers, n, memory_order_relaxed) + n > 0;
+    return others;
 }
 
 /* From the one numbered `first` on. */
@@ -107,11 +115,12 @@ static bool lie_down(const struct bed *bed, unsigned naps)
 }
 
 /* Locked: what this engine adds to the bed. What comes for it from now on rings, or shows at a descriptor. False: nothing would. */
-static bool make_bed(struct pki_engine *e, struct bed *bed)
+static bool make_bed(const struct pki_awaited *a, struct bed *bed)
 {
+    struct pki_engine *e = a->engine;
     int first_wake_word = bed->nwake_words, first_fd = bed->nfds;
 
-    if (!may_sleep(e) || !find_wake_words(e, bed) || (bed->nwake_words > first_wake_word && e->proto.puts_out > 0))
+    if (!may_sleep(a) || !find_wake_words(e, bed) || (bed->nwake_words > first_wake_word && e->proto.puts_out > 0))
         return false;
     set_wake_words(bed, first_wake_word, 1);
     return find_fds(e, bed) && bed->nwake_words + bed->nfds > first_wake_word + first_fd;
@@ -119,15 +128,15 @@ static bool make_bed(struct pki_engine *e, struct bed *bed)
 
 enum { CANNOT_SLEEP, IS_AWAKE, MAY_SLEEP };
 
-static int look(struct pki_engine *e)
+static int look(const struct pki_awaited *a)
 {
     bool awake;
 
-    if (!pki_engine_trylock(e))
+    if (!pki_engine_trylock(a->engine))
         return CANNOT_SLEEP; /* somebody else is at work */
-    awake = pki_engine_progress(e) || !may_sleep(e);
-    pki_engine_unlock(e);
-    return awake ? IS_AWAKE : MAY_SLEEP;
+    awake = pki_engine_progress(a->engine) || !may_sleep(a);
+    pki_engine_unlock(a->engine);
+    return awake || (a->is_over != NULL && a->is_over(a)) ? IS_AWAKE : MAY_SLEEP;
 }
 
 /* Has anything come that had been written when the wake words could be seen? */
@@ -141,7 +150,7 @@ static int look_at_all(const struct pki_awaited *first)
     while (state == MAY_SLEEP && !last) {
         last = pki_now_ns() >= until;
         for (const struct pki_awaited *a = first; a != NULL && state == MAY_SLEEP; a = a->next)
-            state = look(a->engine);
+            state = look(a);
         pki_cpu_pause();
     }
     return state;
@@ -151,12 +160,12 @@ bool pki_engines_sleep(const struct pki_awaited *first, unsigned naps)
 {
     struct bed bed = { .nwake_words = 0 };
     const struct pki_awaited *next = first; /* the first whose senders have not been told that somebody sleeps */
-    bool can = true, slept = true;
+    bool can = true, slept = true, alone = true;
     int state = CANNOT_SLEEP;
 
     for (; can && next != NULL && pki_engine_trylock(next->engine); next = next->next) {
-        count_sleeper(next->engine, 1);
-        can = make_bed(next->engine, &bed);
+        (void)count_sleeper(next->engine, 1);
+        can = make_bed(next, &bed);
         pki_engine_unlock(next->engine);
     }
     if (can && next == NULL)
@@ -164,8 +173,9 @@ bool pki_engines_sleep(const struct pki_awaited *first, unsigned naps)
     if (state == MAY_SLEEP)
         slept = lie_down(&bed, naps);
     for (; first != next; first = first->next)
-        count_sleeper(first->engine, -1);
-    set_wake_words(&bed, 0, 0);
+        alone &= !count_sleeper(first->engine, -1);
+    if (alone)
+        set_wake_words(&bed, 0, 0);
     return state != CANNOT_SLEEP && slept;
 }
 

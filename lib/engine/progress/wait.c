@@ -66,6 +66,27 @@ void pki_engine_backoff(struct pki_engine *e, unsigned idle)
     rest_for(&one, rest_of(e, idle), idle);
 }
 
+/* Any message for this engine wakes a thread that sleeps. */
+static bool is_woken(const struct pki_engine *e)
+{
+    for (int i = 0; i < e->ifaces.n; i++)
+        if (e->ifaces.at[i]->carries && e->ifaces.at[i]->transport->between_hosts)
+            return false;
+    return e->gpu == NULL;
+}
+
+void pki_engine_backoff_beside(const struct pki_awaited *a, unsigned idle)
+{
+    if (!is_woken(a->engine))
+        rest_for(a, rest_of(a->engine, idle), idle);
+    else if (pki_engine_spins(a->engine) && idle < pki_tuning.wait.stream_spins)
+        pki_cpu_pause();
+    else if (pki_engines_sleep(a, 0))
+        pki_engine_check_soon(a->engine); /* a sleeper looks around at every waking */
+    else
+        sched_yield();
+}
+
 /* ---- Several engines ---- */
 
 static bool have_ended(const struct pki_list *blocking)

@@ -54,8 +54,9 @@ void pki_host_stream_append(struct pki_host_stream *s, struct pki_task *task)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* The operations of one group start together. The service thread finds them: their engines count them as pending. */
-static void start_next(struct pki_host_stream *s)
+/* The operations of one group start together. Who drives their engines finds them: this thread, the service thread, or a thread
+ * that waits for a stream and may sleep. */
+static void start_next(struct pki_host_stream *s, const struct pki_engine *driven)
 {
     uint64_t group = pki_container_of(s->tasks.next, struct pki_task, host.node)->host.group;
 
@@ -65,6 +66,8 @@ static void start_next(struct pki_host_stream *s)
         if (task->host.group != group)
             return;
         atomic_store(&task->host.may_start, true);
+        if (task->engine != driven && atomic_load(&task->engine->service.drivers) > 0)
+            pki_engine_wake(task->engine);
     }
 }
 
@@ -77,7 +80,7 @@ void pki_host_stream_ended(struct pki_host_stream *s, struct pki_task *task)
         s->error = task->engine->failure.error;
     }
     if (!pki_list_empty(&s->tasks))
-        start_next(s);
+        start_next(s, task->engine);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -138,17 +141,36 @@ pk_result_t pki_host_stream_error(struct pki_host_stream *s)
     return result;
 }
 
+/* One thread's wait for a stream. */
+struct stream_wait {
+    struct pki_awaited awaited;
+    struct pki_host_stream *stream;
+};
+
+/* Its engine has no operation any more for which the stream waits now. */
+static bool is_over(const struct pki_awaited *awaited)
+{
+    const struct stream_wait *w = pki_container_of(awaited, const struct stream_wait, awaited);
+    struct pki_host_stream *s = w->stream;
+    bool over;
+
+    pthread_mutex_lock(&s->lock);
+    over = pki_list_empty(&s->tasks) || pki_container_of(s->tasks.next, struct pki_task, host.node)->engine != awaited->engine;
+    pthread_mutex_unlock(&s->lock);
+    return over;
+}
+
 pk_result_t pki_host_stream_wait(struct pki_host_stream *s)
 {
-    struct pki_engine *e = NULL;
+    struct stream_wait w = { .awaited = { .is_over = is_over }, .stream = s };
     unsigned idle = 0;
 
-    while ((e = enter_next(s, e)) != NULL) {
-        bool moved = drive(e);
+    while ((w.awaited.engine = enter_next(s, w.awaited.engine)) != NULL) {
+        bool moved = drive(w.awaited.engine);
 
         idle = moved ? 0 : idle + 1;
         if (!moved)
-            pki_engine_backoff(e, idle);
+            pki_engine_backoff_beside(&w.awaited, idle);
     }
     return pki_host_stream_error(s);
 }

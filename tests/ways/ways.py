@@ -72,7 +72,8 @@ def show(call, by, way):
 
 
 def environment(rank, root):
-    return dict(os.environ, PK_RANK=str(rank), PK_SIZE="2", PK_ROOT=root, PK_LOG="none")
+    """With what a machine decides at init that copies once faster than twice: else an allreduce of this length makes no system call."""
+    return dict(os.environ, PICKLE_TEST_TUNING="shm.one_copy_fast=1", PK_RANK=str(rank), PK_SIZE="2", PK_ROOT=root, PK_LOG="none")
 
 
 def free_port():

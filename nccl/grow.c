@@ -59,7 +59,7 @@ static pkn_result_t begin_grow(struct pkn_job *job)
     result = pkn_pk()->pk_comm_grow(parent->pk, job->make.ranks - parent->size, &job->make.id, &made, &config);
     if (result != PK_ERR_ARG) { /* it is used up */
         pthread_mutex_lock(&parent->lock);
-        parent->has_grow_id = false;
+        parent->has_grow_id = parent->has_grow_id && memcmp(&parent->grow_id, &job->make.id, sizeof parent->grow_id) != 0;
         pthread_mutex_unlock(&parent->lock);
     }
     return pkn_job_begun(job, made, result);

@@ -55,7 +55,7 @@ python3 tests/abi/vectors.py "$file" aarch64-linux-gnu-objdump
 # run ARGUMENT...: the conformance program, emulated
 run() {
     QEMU_LD_PREFIX=/usr/aarch64-linux-gnu QEMU_SET_ENV=LD_LIBRARY_PATH="$root/usr/lib/aarch64-linux-gnu" \
-        timeout 240 qemu-aarch64 build/aarch64/build/tests/pickle-conform "$@"
+        timeout 1500 qemu-aarch64 build/aarch64/build/tests/pickle-conform "$@"
 }
 run --threads --ranks 2 --cases 60 --seed 601
 run --threads --ranks 3 --cases 40 --seed 602 --no-errors

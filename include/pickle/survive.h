@@ -89,7 +89,7 @@ enum {
  * Holes: with PK_SHRINK_KEEP_RANKS the new communicator has the size of the old one, and each rank its number. A dead rank's
  * number belongs to nobody. Sends and receives work among the living. One with a hole, and every collective, returns
  * PK_ERR_PEER, whose record names the hole, at the call; nothing has failed then. pk_comm_split works (its groups have no
- * holes), pk_comm_agree counts holes among the dead, pk_comm_grow fills them, and pk_comm_shrink without the flag closes them.
+ * holes; it and pk_comm_grow count as a send to and a receive from each living rank, and as no collective), pk_comm_agree counts holes among the dead, pk_comm_grow fills them, and pk_comm_shrink without the flag closes them.
  *
  * Spares: a rank that only waits in a communicator takes the place of one that dies. Let the working ranks split off the
  * communicator that they work in, and the ranks with the highest numbers be the spares, which call pk_comm_async_error now and
@@ -138,7 +138,8 @@ PK_API pk_result_t pk_comm_get_unique_id(pk_comm_t *comm, pk_unique_id_t *id);
  *         returns, except PK_ERR_ARG. Other ranks: not looked at
  * @param newcomm  out: the new communicator, the caller's until pk_comm_destroy; set only with PK_OK or PK_IN_PROGRESS
  * @param config   NULL: the parent's, blocking. Device and policy need not be the parent's.
- * @return as pk_comm_init: PK_ERR_TIMEOUT names the ranks that did not come, the ones that join by the numbers that they would have had;
+ * @return as pk_comm_init: PK_ERR_TIMEOUT names the ranks that did not come, the ones that join by the numbers that they would have had
+ *         (where there are holes ranks are counted without them, and those that join last);
  *         the error of the parent if it is or becomes poisoned; PK_ERR_MISMATCH (ranks differ in `count`; some have called
  *         pk_comm_split; a rank that joins wants a number that there is not, or that another has);
  *         PK_ERR_ARG (null; a finalized parent; a group is open; `count`; an id of another communicator; a field of `config`: then this

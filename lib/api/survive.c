@@ -109,7 +109,12 @@ pk_result_t pk_comm_grow(pk_comm_t *comm, int count, const pk_unique_id_t *id, p
         result = pki_fail(PK_ERR_ARG, &call, "%d ranks to take in (1 to %d)", count, PKI_RANKS_MAX - comm->size);
     if (result == PK_OK && comm->rank == pki_next_member(comm, 0) && id == NULL)
         result = pki_fail(PK_ERR_ARG, &call, "rank %d gives no id", comm->rank);
-    return pki_leave(cancel, result != PK_OK ? result : pki_comm_create_grown(newcomm, comm, count, id, config));
+    if (result == PK_OK)
+        result = pki_comm_create_grown(newcomm, comm, count, id, config);
+    if (result != PK_OK && result != PK_IN_PROGRESS && result != PK_ERR_ARG && id != NULL &&
+        comm->rank == pki_next_member(comm, 0))
+        (void)pki_id_drop(id); /* used up, though perhaps nobody has taken it */
+    return pki_leave(cancel, result);
 }
 
 pk_result_t pk_comm_join(pk_comm_t **comm, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config)

@@ -180,7 +180,7 @@ struct pki_awaited {
     struct pki_engine *engine;
     struct pki_list blocking;
     struct pki_awaited *next;
-    bool (*is_over)(const struct pki_awaited *); /* others may end it while this thread falls asleep; NULL: there are none */
+    bool (*is_over)(const struct pki_awaited *); /* asked before it sleeps, for others may have ended it; NULL: 10 ms too late */
 };
 /* Before finish, with several: until all have ended. Ranks that one thread drives wait for one another. */
 void pki_engines_wait(struct pki_awaited *first);

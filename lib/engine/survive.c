@@ -81,13 +81,14 @@ static void find_lost(struct pki_engine *e)
             pki_agree_lost(&e->survivor->agree, i);
 }
 
-/* This rank has waited for another until the deadline of an operation: it does not wait for it once more. */
+/* This rank has waited for another until the deadline of an operation: it does not wait for it once more. Not so where nobody is
+ * known to be late, as behind this rank's own work in a CUDA stream. */
 static void lose_straggler(struct pki_engine *e)
 {
     const pk_error_info_t *error = &e->failure.error;
 
     if (atomic_load(&e->failed) == PK_ERR_TIMEOUT && e->failure.accuser == 0 && error->peer >= 0 &&
-        error->peer < e->config.size && error->peer != e->config.rank)
+        error->peer != e->config.rank && e->failure.straggler == error->peer + 1)
         pki_agree_lost(&e->survivor->agree, error->peer);
 }
 

@@ -145,7 +145,7 @@ static pk_result_t open_row(struct pki_switchml *s, struct sockaddr_storage *own
             result = PK_IN_PROGRESS;
     }
     if (result == PK_IN_PROGRESS)
-        *port += i;
+        *port = *port == 0 ? UINT16_MAX + 1u : *port + i; /* the system has none */
     for (i = 0; i < s->nslices && result != PK_OK; i++)
         pki_datagrams_close(&s->slices[i].datagrams);
     return result;

@@ -101,7 +101,8 @@ static void *serve(void *arg)
         if (state_of(l) == PKI_SWITCHML_ENDS)
             return NULL;
         work(l);
-        ring(l->session->threads.ended); /* first: who sees it at rest has been woken already, and need not be again */
+        /* First: who sees it at rest has been woken already. A ring that is heard before is found at the end of a nap. */
+        ring(l->session->threads.ended);
         (void)enter(l, PKI_SWITCHML_RESTS);
     }
 }

@@ -8,6 +8,7 @@
  *             any: well or with one of these errors, but with wrong data never
  *   BUFFERS   that many, each used in turn, so that their registrations are many
  */
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -101,7 +102,7 @@ static pk_result_t go_on(struct loop *l, double until, int32_t *over)
 }
 
 /* In steady state memory is registered no more. A transfer of 1 MiB costs its write and a grant, and a turn a word of rank 0's; now and then
- * a credit, and a RTS where the machine is slow. */
+ * a credit, and a RTS where the machine is slow: so the mean of a dozen turns at least counts. */
 #define REQUESTS_MAX 4.0
 #define COMPLETIONS_MAX 5.5
 
@@ -138,6 +139,7 @@ int main(int argc, char **argv)
     uint32_t turn = 0;
     double begun;
     const char *wanted = getenv("EXPECT_TRANSPORT");
+    const bool checked = argc == 5 && strcmp(argv[1], "ok") == 0 && getenv("EXPECT_DAMAGE") == NULL;
 
     if (argc != 5)
         return 2;
@@ -161,14 +163,14 @@ int main(int argc, char **argv)
             pk_comm_stats(loop.comm, &steady);
         result = exchange(&loop, turn++);
         if (result == PK_OK)
-            result = go_on(&loop, begun + atof(argv[2]), &over);
+            result = go_on(&loop, checked && turn < 2 * (uint32_t)loop.buffers + 12 ? HUGE_VAL : begun + atof(argv[2]), &over);
     }
     pk_last_error(&info);
     printf("rank %d: %u turns, %.1f s: %s%s%s\n", loop.rank, turn, now_s() - begun, pk_strerror(result),
            result != PK_OK ? ": " : "", result != PK_OK ? info.text : "");
     /* Queue pairs that are made anew flush what they had. */
     if (result == PK_OK && steady.operations > 0 &&
-        !is_thrifty(&loop, &steady, turn, strcmp(argv[1], "ok") == 0 && getenv("EXPECT_DAMAGE") == NULL))
+        !is_thrifty(&loop, &steady, turn, checked))
         return 1;
     pk_comm_destroy(loop.comm);
     return strcmp(path.transport, wanted != NULL ? wanted : "rdma") == 0 && is_expected(argv[1], result) ? 0 : 1;

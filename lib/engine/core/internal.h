@@ -34,6 +34,7 @@ struct pki_failure {
     atomic_int unreported;  /* peers that still have to hear of the failure */
     uint64_t coll;          /* the first collective that did not end with PK_OK; 0: there is none */
     int accuser;            /* 1 + a rank that has waited for this one until its deadline; 0: none */
+    int straggler;          /* 1 + the rank that was late at a deadline, by what all have said; 0: none is known to be */
     atomic_bool aborted;    /* by this rank, whatever failed before */
 };
 

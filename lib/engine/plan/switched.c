@@ -214,11 +214,14 @@ static bool is_lost(const struct pki_task *task)
 bool pki_switched_gives_up(struct pki_task *task, uint64_t now, uint64_t span)
 {
     const struct pki_engine *e = task->engine;
-    const uint64_t silence = span / 8 < SILENT_NS ? span / 8 : SILENT_NS;
+    /* One call's shorter deadline is over before an aggregator is given up for all calls. */
+    const uint64_t usual = e->config.timeout_ms == 0 ? UINT64_MAX : e->config.timeout_ms * PKI_NS_PER_MS;
+    const uint64_t most = usual > span ? usual : span, silence = most / 8 < SILENT_NS ? most / 8 : SILENT_NS;
+    const bool late = most == span && now >= task->deadline_ns - span / 4;
     char why[320];
 
     if (!e->plans.aggregator.fallback || !pki_switched_waits(task) || is_lost(task) ||
-        (pki_switchml_silence(e->plans.aggregator.switchml, now) < silence && now < task->deadline_ns - span / 4))
+        (pki_switchml_silence(e->plans.aggregator.switchml, now) < silence && !late))
         return false;
     snprintf(why, sizeof why, "no rank is missing, and after %llu ms %.200s has not sent all sums",
              (unsigned long long)((now - task->begun_ns) / PKI_NS_PER_MS), pki_switched_name(e));

@@ -62,4 +62,5 @@ void pki_engine_collapse(struct pki_engine *e)
     pki_graphs_release(e);
     while ((node = e->tasks.all.next) != &e->tasks.all)
         pki_task_end(pki_container_of(node, struct pki_task, node), (pk_result_t)atomic_load(&e->failed));
+    pki_engine_wake(e); /* threads that sleep until one of them ends */
 }

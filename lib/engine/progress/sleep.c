@@ -23,7 +23,7 @@ struct bed {
     _Atomic uint32_t *wake_words[PKI_FUTEX_WORDS];
     struct pollfd fds[FDS_MAX];
     int nwake_words, nfds;
-    bool timers; /* packets to an aggregator may have to be sent again */
+    bool timers; /* what nothing shows: packets to an aggregator to be sent again, what other threads have ended */
 };
 
 /* The wake words of all control channels that have one. False: a message may come that neither rings nor shows at a
@@ -123,6 +123,8 @@ static bool make_bed(const struct pki_awaited *a, struct bed *bed)
     if (!may_sleep(a) || !find_wake_words(e, bed) || (bed->nwake_words > first_wake_word && e->proto.puts_out > 0))
         return false;
     set_wake_words(bed, first_wake_word, 1);
+    /* Another thread may read what comes for this one, or begin what is due here, and wakes nobody who sleeps at descriptors. */
+    bed->timers |= a->is_over != NULL && (atomic_load(&e->service.drivers) > 1 || atomic_load(&e->service.async_tasks) > 1);
     return find_fds(e, bed) && bed->nwake_words + bed->nfds > first_wake_word + first_fd;
 }
 
@@ -156,11 +158,26 @@ static int look_at_all(const struct pki_awaited *first)
     return state;
 }
 
+/* Its wake words are cleared with the lock alone, or another sleeper's might be; left as they are they cost one wake. */
+static void rise(struct pki_engine *e)
+{
+    struct bed bed = { .nwake_words = 0 };
+    const bool locked = pki_engine_trylock(e), others = count_sleeper(e, -1);
+
+    if (!locked)
+        return;
+    if (!others) {
+        (void)find_wake_words(e, &bed);
+        set_wake_words(&bed, 0, 0);
+    }
+    pki_engine_unlock(e);
+}
+
 bool pki_engines_sleep(const struct pki_awaited *first, unsigned naps)
 {
     struct bed bed = { .nwake_words = 0 };
     const struct pki_awaited *next = first; /* the first whose senders have not been told that somebody sleeps */
-    bool can = true, slept = true, alone = true;
+    bool can = true, slept = true;
     int state = CANNOT_SLEEP;
 
     for (; can && next != NULL && pki_engine_trylock(next->engine); next = next->next) {
@@ -173,9 +190,7 @@ bool pki_engines_sleep(const struct pki_awaited *first, unsigned naps)
     if (state == MAY_SLEEP)
         slept = lie_down(&bed, naps);
     for (; first != next; first = first->next)
-        alone &= !count_sleeper(first->engine, -1);
-    if (alone)
-        set_wake_words(&bed, 0, 0);
+        rise(first->engine);
     return state != CANNOT_SLEEP && slept;
 }
 

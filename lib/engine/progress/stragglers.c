@@ -62,8 +62,9 @@ static void add_name(char *text, size_t len, int rank)
         (void)snprintf(text + used, len - used, "%s%d", used > 0 ? ", " : "", rank);
 }
 
-/* Ranks to which a failure of the task is attributed. If nobody can be told from the others, those that it waits for. */
-static void name_missing(const struct pki_engine *e, const struct pki_task *task, char *text, size_t len)
+/* Ranks to which a failure of the task is attributed. If nobody can be told from the others, those that it waits for; then it is
+ * false. */
+static bool name_missing(const struct pki_engine *e, const struct pki_task *task, char *text, size_t len)
 {
     text[0] = '\0';
     for (int i = 0; i < e->config.size; i++) {
@@ -79,10 +80,11 @@ static void name_missing(const struct pki_engine *e, const struct pki_task *task
             add_name(text, len, rank);
     }
     if (text[0] != '\0' || pki_task_is_switched(task)) /* all may be there, and the aggregator is not */
-        return;
+        return text[0] != '\0';
     for (int i = 0; i < e->config.size; i++)
         if (waits_for(task, &e->peers[i]))
             add_name(text, len, i);
+    return false;
 }
 
 /* Of a task that waits for no rank: what else. */
@@ -109,7 +111,7 @@ int pki_engine_missing(struct pki_engine *e)
     if (pki_list_empty(&e->tasks.all))
         return -1;
     task = pki_engine_first_task(e);
-    name_missing(e, task->switched.rest != NULL ? task->switched.rest : task, text, sizeof text);
+    (void)name_missing(e, task->switched.rest != NULL ? task->switched.rest : task, text, sizeof text);
     return first_missing(text);
 }
 
@@ -164,7 +166,7 @@ static void warn(struct pki_engine *e, struct pki_task *task, uint64_t waited_ms
     struct pki_where where;
     char missing[160];
 
-    name_missing(e, task, missing, sizeof missing);
+    (void)name_missing(e, task, missing, sizeof missing);
     where = pki_engine_where(e, first_missing(missing), task);
     if (missing[0] == '\0')
         name_else(task, missing, sizeof missing);
@@ -178,7 +180,7 @@ static void time_out(struct pki_engine *e, const struct pki_task *task, uint64_t
     struct pki_where where;
     char missing[160];
 
-    name_missing(e, task, missing, sizeof missing);
+    e->failure.straggler = name_missing(e, task, missing, sizeof missing) ? first_missing(missing) + 1 : 0;
     where = pki_engine_where(e, first_missing(missing), task);
     if (missing[0] == '\0')
         name_else(task, missing, sizeof missing);
@@ -194,7 +196,7 @@ static bool goes_on_otherwise(const struct pki_engine *e, struct pki_task *task,
 
     if (!pki_task_is_switched(task) || task->inquiry.asked != task->inquiry.asking)
         return false;
-    name_missing(e, task, missing, sizeof missing);
+    (void)name_missing(e, task, missing, sizeof missing);
     return missing[0] == '\0' && pki_switched_gives_up(task, now, span);
 }
 

@@ -83,8 +83,8 @@ void pki_engine_backoff_beside(const struct pki_awaited *a, unsigned idle)
         pki_cpu_pause();
     else if (pki_engines_sleep(a, 0))
         pki_engine_check_soon(a->engine); /* a sleeper looks around at every waking */
-    else
-        sched_yield();
+    else /* the kernel may have no sleep for so many wake words */
+        rest_for(a, rest_of(a->engine, idle), idle);
 }
 
 /* ---- Several engines ---- */

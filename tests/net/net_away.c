@@ -12,7 +12,7 @@
 #include "proxy.h"
 #include "ranks.h"
 
-#define RETRY_MS 2000
+#define RETRY_MS 4000
 #define MESSAGES 20
 #define COUNT 4096
 #define TIMEOUT_MS 60000

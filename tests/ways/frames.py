@@ -21,8 +21,9 @@ def begins(vector):
 
 
 def ranges():
-    whole = number("way_bytes")
-    return [(number("%s[%d]" % (name, rank)), whole) for name in ("way_from", "way_to") for rank in (0, 1)]
+    """By casts, for where only lines are kept (-g1) a debugger does not know what type a variable has."""
+    whole = number("*(unsigned long *)&way_bytes")
+    return [(number("((unsigned long *)&%s)[%d]" % (name, rank)), whole) for name in ("way_from", "way_to") for rank in (0, 1)]
 
 
 def frames():
@@ -40,7 +41,7 @@ class Call(gdb.Breakpoint):
         self.name = name
 
     def stop(self):
-        call = gdb.parse_and_eval("way_call").string()
+        call = gdb.parse_and_eval("*(char **)&way_call").string()
         names = REGISTERS[gdb.selected_frame().architecture().name()]
         if any(first <= begins(vector) < first + whole for vector in names for first, whole in ranges()):
             seen[call] = seen.get(call, 0) + 1

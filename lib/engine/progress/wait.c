@@ -77,13 +77,13 @@ static bool is_woken(const struct pki_engine *e)
 
 void pki_engine_backoff_beside(const struct pki_awaited *a, unsigned idle)
 {
-    if (!is_woken(a->engine))
-        rest_for(a, rest_of(a->engine, idle), idle);
-    else if (pki_engine_spins(a->engine) && idle < pki_tuning.wait.stream_spins)
+    const bool woken = is_woken(a->engine);
+
+    if (woken && pki_engine_spins(a->engine) && idle < pki_tuning.wait.stream_spins)
         pki_cpu_pause();
-    else if (pki_engines_sleep(a, 0))
+    else if (woken && pki_engines_sleep(a, 0))
         pki_engine_check_soon(a->engine); /* a sleeper looks around at every waking */
-    else /* the kernel may have no sleep for so many wake words */
+    else /* nothing would wake it; or the kernel has no sleep for so many wake words */
         rest_for(a, rest_of(a->engine, idle), idle);
 }
 

@@ -14,7 +14,7 @@ static unsigned char payload[PKI_TCP_EAGER_MAX];
 static void begin(struct tcp_pair *pair)
 {
     setenv("PK_SOCKETS", "1/0", 1);
-    setenv("PK_RETRY_MS", "20000", 1); /* so long who leaves waits for a processor at least */
+    setenv("PK_RETRY_MS", "6000", 1); /* so long who leaves waits for a processor at least */
     tcp_pair_new(pair);
     for (size_t i = 0; i < sizeof payload; i++)
         payload[i] = (unsigned char)(i * 7 + i / 251);

@@ -39,7 +39,8 @@ static enum rest rest_of(const struct pki_engine *e, unsigned idle)
     return idle < yields(e) ? YIELD : SLEEP;
 }
 
-static void sleep_for(const struct pki_awaited *first, unsigned idle)
+/* Out of the way: a look in vain, which comes before it thousands of times, would pay for its frame. */
+static __attribute__((noinline, cold)) void sleep_for(const struct pki_awaited *first, unsigned idle)
 {
     unsigned before = yields(first->engine); /* rounds before the first sleep, unless others are less patient */
 
@@ -49,7 +50,7 @@ static void sleep_for(const struct pki_awaited *first, unsigned idle)
         pki_engine_check_soon(first->engine); /* a sleeper looks around at every waking */
 }
 
-static void rest_for(const struct pki_awaited *first, enum rest rest, unsigned idle)
+static inline __attribute__((always_inline)) void rest_for(const struct pki_awaited *first, enum rest rest, unsigned idle)
 {
     if (rest == LOOK_AGAIN)
         pki_cpu_pause();

@@ -12,6 +12,7 @@
 
 enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_WAIT,
+    PKI_CUDA_SERVE,
     PKI_CUDA_LL,
     PKI_CUDA_LL_ROW,
     PKI_CUDA_TURN,
@@ -23,6 +24,7 @@ enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
     PKI_CUDA_FOLD,
     PKI_CUDA_RELAY,
     PKI_CUDA_TWOSHOT,
+    PKI_CUDA_TWOSHOT_ANY,
     PKI_CUDA_PUSH_SUM,
     PKI_CUDA_PAIR_EXCHANGE,
     PKI_CUDA_PAIR_F32,
@@ -172,6 +174,8 @@ void pki_cuda_kernels_unload(struct pki_cuda_context *context);
 
 /* Poll the n words with one warp, n <= PKI_WAIT_WORDS_MAX, none of them a write. */
 pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki_signal_op *ops, int n);
+pk_result_t pki_cuda_serve_kernel(const struct pki_queue *queue, const struct pki_signal_op *ops, int n,
+                                  const struct pki_serving *serving);
 bool pki_cuda_reduces(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op);
 pk_result_t pki_cuda_reduce(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
                             pk_dtype_t dtype, pk_op_t op);

@@ -18,9 +18,9 @@ _Static_assert(sizeof(struct pki_ll_row_args) <= 4096 && sizeof(struct pki_wait_
 
 static void name_of(int which, char *name, size_t len)
 {
-    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_TURN, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
+    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_SERVE, PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_TURN, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
                                          PKI_KERNEL_UNPACK, PKI_KERNEL_MOVE, PKI_KERNEL_SCALE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY,
-                                         PKI_KERNEL_TWOSHOT, PKI_KERNEL_PUSH_SUM, PKI_KERNEL_PAIR_EXCHANGE, (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"),
+                                         PKI_KERNEL_TWOSHOT, PKI_KERNEL_TWOSHOT_ANY, PKI_KERNEL_PUSH_SUM, PKI_KERNEL_PAIR_EXCHANGE, (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"),
                                          (PKI_KERNEL_PAIR_SUM "bf16"), (PKI_KERNEL_REPLAY "exchange"), (PKI_KERNEL_REPLAY "fold"),
                                          (PKI_KERNEL_REPLAY "pair_exchange"), (PKI_KERNEL_REPLAY "pair_f32"),
                                          (PKI_KERNEL_REPLAY "pair_f16"), (PKI_KERNEL_REPLAY "pair_bf16") };
@@ -90,18 +90,33 @@ static pk_result_t launch(const struct pki_queue *queue, int which, unsigned cta
     return pki_cuda_fail(code, "launch of %s with %u blocks on device %d", name, ctas, context->ordinal);
 }
 
+static void wait_args(struct pki_wait_args *args, const struct pki_signal_op *ops, int n)
+{
+    memset(args, 0, sizeof *args);
+    args->n = (uint32_t)n;
+    for (int i = 0; i < n; i++) {
+        args->words[i].address = (uint64_t)(uintptr_t)ops[i].signal.word;
+        args->words[i].value = ops[i].signal.value;
+        args->words[i].equal = ops[i].kind == PKI_SIGNAL_WAIT_EQ;
+    }
+}
+
 pk_result_t pki_cuda_wait_kernel(const struct pki_queue *queue, const struct pki_signal_op *ops, int n)
 {
     struct pki_wait_args args;
 
-    memset(&args, 0, sizeof args);
-    args.n = (uint32_t)n;
-    for (int i = 0; i < n; i++) {
-        args.words[i].address = (uint64_t)(uintptr_t)ops[i].signal.word;
-        args.words[i].value = ops[i].signal.value;
-        args.words[i].equal = ops[i].kind == PKI_SIGNAL_WAIT_EQ;
-    }
+    wait_args(&args, ops, n);
     return launch(queue, PKI_CUDA_WAIT, 1, 32, &args, false);
+}
+
+pk_result_t pki_cuda_serve_kernel(const struct pki_queue *queue, const struct pki_signal_op *ops, int n,
+                                  const struct pki_serving *serving)
+{
+    struct pki_serve_args args = { .abort_flag = (uint64_t)(uintptr_t)serving->abort_flag };
+
+    pki_orders_launch(serving->lanes, &args);
+    wait_args(&args.wait, ops, n);
+    return launch(queue, PKI_CUDA_SERVE, (unsigned)serving->ctas, PKI_SERVE_THREADS, &args, false);
 }
 
 bool pki_cuda_reduces(const struct pki_device *device, pk_dtype_t dtype, pk_op_t op)
@@ -296,16 +311,19 @@ pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel 
                 [PKI_FUSED_TWOSHOT] = { PKI_CUDA_TWOSHOT, PKI_FUSED_THREADS, 0 },
                 [PKI_FUSED_PAIR_EXCHANGE] = { PKI_CUDA_PAIR_EXCHANGE, PKI_FUSED_THREADS, PKI_CUDA_REPLAY_PAIR_EXCHANGE },
                 [PKI_FUSED_PAIR_SUM] = { PKI_CUDA_PAIR_F32, PKI_FUSED_THREADS, PKI_CUDA_REPLAY_PAIR_F32 } };
+    const bool is_common = args->op == PKI_KERNEL_SUM && (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16);
     struct pki_fused_args copy = *args;
     int which = args->replayed != 0 ? all[kernel].replayed : all[kernel].which;
-    bool is_common = kernel == PKI_FUSED_RELAY || kernel == PKI_FUSED_TWOSHOT || kernel == PKI_FUSED_PUSH_SUM || kernel == PKI_FUSED_PAIR_SUM;
+    bool common_only = kernel == PKI_FUSED_RELAY || kernel == PKI_FUSED_PUSH_SUM || kernel == PKI_FUSED_PAIR_SUM;
 
     if (which == 0)
         return pki_fail(PK_ERR_INTERNAL, NULL, "fused kernel %d is not one for graphs", (int)kernel);
-    if (is_common && dtype != PK_F32 && dtype != PK_F16 && dtype != PK_BF16)
+    if (common_only && !is_common)
         return pki_fail(PK_ERR_INTERNAL, NULL, "no fused kernel %d of %s", (int)kernel, pk_dtype_name(dtype));
     if (kernel == PKI_FUSED_PAIR_SUM && dtype != PK_F32)
         which += dtype == PK_F16 ? PKI_CUDA_PAIR_F16 - PKI_CUDA_PAIR_F32 : PKI_CUDA_PAIR_BF16 - PKI_CUDA_PAIR_F32;
+    if (kernel == PKI_FUSED_TWOSHOT && !is_common)
+        which = PKI_CUDA_TWOSHOT_ANY;
     copy.type = (uint32_t)dtype;
     /* pki_turn does not wait for what is before it in the stream; if it came early, the kernel behind it would wait for nothing but pki_turn. */
     return launch(queue, which, (unsigned)ctas, all[kernel].threads, &copy, copy.early != 0 && kernel != PKI_FUSED_TURN);

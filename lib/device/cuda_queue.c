@@ -150,7 +150,8 @@ static int run_length(const struct pki_signal_op *ops, int n, int max)
 }
 
 /* Each run of waits is one launch, each run of writes one batch; the order between runs is the stream's. */
-static pk_result_t signals_by_kernel(const struct pki_queue *queue, const struct pki_signal_op *ops, int n)
+static pk_result_t signals_by_kernel(const struct pki_queue *queue, const struct pki_signal_op *ops, int n,
+                                     const struct pki_serving *serving)
 {
     pk_result_t result = PK_OK;
 
@@ -159,6 +160,8 @@ static pk_result_t signals_by_kernel(const struct pki_queue *queue, const struct
 
         if (ops[0].kind == PKI_SIGNAL_WRITE)
             result = word_ops(queue, ops, length);
+        else if (serving != NULL)
+            result = pki_cuda_serve_kernel(queue, ops, length, serving);
         else
             result = pki_cuda_wait_kernel(queue, ops, length);
         ops += length;
@@ -178,10 +181,10 @@ pk_result_t pki_cuda_signals(const struct pki_queue *queue, const struct pki_sig
         return PK_OK;
     queue->device->words += (uint64_t)n;
     pki_cuda_enter(context);
-    if (how == PKI_WAIT_KERNEL)
-        result = signals_by_kernel(queue, ops, n);
-    else
+    if (how == PKI_WAIT_VALUE)
         result = word_ops(queue, ops, n);
+    else
+        result = signals_by_kernel(queue, ops, n, how == PKI_WAIT_SERVE ? queue->serving : NULL);
     pki_cuda_leave(context);
     return result;
 }

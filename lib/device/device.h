@@ -68,12 +68,17 @@ struct pki_signal_op {
 };
 
 /* How a queue waits: by a stream memory operation, which holds one hardware queue of the process, or by a kernel of one warp. */
-enum pki_wait_how { PKI_WAIT_VALUE, PKI_WAIT_KERNEL };
+enum pki_wait_how {
+    PKI_WAIT_VALUE,
+    PKI_WAIT_KERNEL,
+    PKI_WAIT_SERVE /* by a kernel that does orders meanwhile: queue->serving */
+};
 
 struct pki_queue {
     struct pki_device *device;
     void *handle; /* CUstream; NULL is the legacy default stream, or the host's queue */
     void *own;    /* the device's, of one that queue_open made; else NULL */
+    const struct pki_serving *serving; /* for waits by kernels that serve */
 };
 
 /* How to reach an allocation from another process. Descriptors are the caller's to close. */
@@ -119,6 +124,13 @@ struct pki_move_op {
 
 enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_PUSH_SUM, PKI_FUSED_FOLD,
                         PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT, PKI_FUSED_PAIR_EXCHANGE, PKI_FUSED_PAIR_SUM };
+
+/* What a kernel that waits does meanwhile. */
+struct pki_serving {
+    const struct pki_queue *lanes; /* those of pki_orders_open */
+    int ctas;
+    const _Atomic uint32_t *abort_flag; /* host_registered; nonzero: what is in the lanes is done, and the kernel ends */
+};
 
 /* One element by which others are multiplied. */
 struct pki_factor {
@@ -281,6 +293,19 @@ void pki_retained_give(void *at);
 /* What joins two GPUs, as the driver says. Unknown: no driver, or one of them is not visible to this process. */
 enum pki_device_link { PKI_LINK_UNKNOWN, PKI_LINK_PCIE, PKI_LINK_NVLINK };
 enum pki_device_link pki_device_cuda_link(const char *bus_id_a, const char *bus_id_b);
+
+/*
+ * Orders: queues of a device of their own, for which nothing is asked of the driver. What is put into a lane is done, one
+ * behind another, by kernels with which other queues wait (PKI_WAIT_SERVE); while none is there it stands. Slots: copy,
+ * unpack, reduce, scale, signals (writes, with which what was put in before is told), clear, idle. Addresses are such as a
+ * kernel of `gpu` reaches: no pageable memory.
+ */
+enum pki_lane { PKI_LANE_OUT, PKI_LANE_IN, PKI_LANE_WORK, PKI_LANES };
+
+pk_result_t pki_orders_open(struct pki_device *gpu, struct pki_queue lanes[PKI_LANES]);
+void pki_orders_close(struct pki_queue lanes[PKI_LANES]); /* no kernel serves them any more */
+/* One more kernel that serves them: what it has to know */
+void pki_orders_launch(const struct pki_queue *lanes, struct pki_serve_args *args);
 
 /* The host's reduction, for any thread: as the slot `reduce`. */
 pk_result_t pki_reduce_host(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op);

@@ -7,6 +7,7 @@
 
 #include "engine/life.h"
 #include "engine/mem/graphs.h"
+#include "engine/stream/serve.h"
 #include "engine/survive.h"
 #include "util/env.h"
 #include "util/fork.h"
@@ -287,6 +288,7 @@ void pki_engine_start(struct pki_engine *e)
     atomic_store(&any_started, true);
     e->rounds.checked_ns = pki_now_ns();
     pki_note_open(e);
+    pki_serve_open(e);
     e->service.needs_background = pki_note_needs_background(e);
     pki_service_attach(e);
     if (e->service.needs_background)
@@ -439,6 +441,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     else if (!e->shutdown_sent)
         pki_side_tell_all(e);
     leave(e);
+    pki_serve_close(e);
     queues_close(e);
     signals_unregister(e);
     pki_graphs_close(e);

@@ -3,6 +3,7 @@
 #include "engine/life.h"
 #include "engine/mem/graphs.h"
 #include "engine/stream/move.h"
+#include "engine/stream/serve.h"
 #include "util/hot.h"
 
 static bool is_mixed(const struct pki_request *requests, int n)
@@ -189,6 +190,7 @@ static pk_result_t start_locked(struct pki_engine *e, const struct pki_request *
         start_those(&made, false);
         open_streams(&made);
         start_those(&made, true);
+        pki_serve_beside(e, &made);
         join_streams(e, &made);
         pki_stream_restart(e);
     }

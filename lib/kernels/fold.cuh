@@ -9,11 +9,11 @@ namespace
 {
 
 /* Count vectors, each of all ranks; load(r, i): of rank r the i-th. Those of `Ranks` ranks are on their way at a time. */
-template <typename E, int Count, int Ranks, typename Load>
+template <typename E, int Count, int Ranks, typename Op = sum, typename Load>
 __device__ __forceinline__ void fold_loaded(const pki_fused_args &args, vec<E> *data, Load load)
 {
-    const sum op(0);
-    total<E, sum, 16> totals[Count];
+    const Op op(args.op);
+    total<E, Op, 16> totals[Count];
 
 #pragma unroll 1
     for (uint32_t r = 0; r < args.size; r += Ranks) {

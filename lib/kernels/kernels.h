@@ -6,6 +6,7 @@
  *   pki_wait            1 CTA, 32 threads                struct pki_wait_args
  *   pki_ll              as many as its message has CTAs, PKI_LL_THREADS     struct pki_ll_args
  *   pki_ll_row          any grid, PKI_LL_THREADS         struct pki_ll_row_args
+ *   pki_serve           any grid, PKI_SERVE_THREADS      struct pki_serve_args
  *   pki_unpack          any grid, PKI_UNPACK_THREADS     struct pki_unpack_args
  *   pki_move            any grid, PKI_MOVE_THREADS       struct pki_move_args
  *   pki_scale           any grid, PKI_SCALE_THREADS      struct pki_scale_args
@@ -15,6 +16,7 @@
  *   pki_fold            any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_relay           any grid, PKI_FUSED_THREADS      struct pki_fused_args
  *   pki_twoshot         grid as on all other ranks, PKI_FUSED_THREADS   struct pki_fused_args
+ *   pki_twoshot_any     the same, for all types and operations
  *   pki_push            grid as on all other ranks, PKI_PUSH_THREADS    struct pki_fused_args
  *   pki_push_sum        grid as on all other ranks, PKI_PUSH_THREADS    struct pki_fused_args
  *   pki_pair_exchange   any grid, PKI_FUSED_THREADS      struct pki_fused_args
@@ -33,6 +35,7 @@
 #include "tuning/tuning.h"
 
 #define PKI_KERNEL_WAIT "pki_wait"
+#define PKI_KERNEL_SERVE "pki_serve"
 #define PKI_KERNEL_LL "pki_ll"
 #define PKI_KERNEL_LL_ROW "pki_ll_row"
 #define PKI_KERNEL_UNPACK "pki_unpack"
@@ -46,6 +49,7 @@
 #define PKI_KERNEL_PUSH "pki_push"
 #define PKI_KERNEL_PUSH_SUM "pki_push_sum"
 #define PKI_KERNEL_TWOSHOT "pki_twoshot"
+#define PKI_KERNEL_TWOSHOT_ANY "pki_twoshot_any"
 #define PKI_KERNEL_PAIR_EXCHANGE "pki_pair_exchange"
 #define PKI_KERNEL_PAIR_SUM "pki_pair_" /* the type's name behind it */
 #define PKI_KERNEL_REPLAY "pki_replay_" /* the name of what it does behind it, without "pki_" */
@@ -183,6 +187,66 @@ struct pki_reduce_args {
     uint32_t op; /* PKI_KERNEL_SUM .. */
     uint32_t divisor;
     uint32_t reserved;
+};
+
+/*
+ * pki_serve: returns as pki_wait does, and meanwhile does what the CPU orders. So operations whose bytes the CPU moves have
+ * their kernels in their streams when the call returns, and the CPU has the driver to ask for nothing (docs/design/0052).
+ *
+ * Orders stand in PKI_SERVE_LANES rings of a board in host memory; heads[lane] counts those that have been written. A lane's
+ * orders are done one behind another. An order has `units`, which CTAs take by compare and swap of the lane's `next` (the
+ * order's number above, the unit's below); who ends the last one opens the order's words, counts it in ended[lane], and makes
+ * `next` the next order's first unit. All kernels that serve a board take part, whatever their grids, and leave at once when
+ * their words are open; when *abort_flag is not 0 behind the last order. Of several CTAs the first one alone asks the host,
+ * for all answer to it one after another: it tells the others in `slot`, which is its launch's own while the kernel runs: how
+ * many orders there are, and, by its number, that they are to leave. Alone it does both.
+ *
+ *   PKI_ORDER_COPY    `count` bytes from srcs[0] to dst
+ *   PKI_ORDER_REDUCE  as pki_reduce_<type>: dst, srcs, count, n, op, divisor
+ *   PKI_ORDER_SCALE   as pki_scale: dst, srcs[0], count; factor, and value where that is 0
+ *   PKI_ORDER_WORDS   nothing but its words
+ */
+
+#define PKI_SERVE_LANES 3u
+
+enum pki_order_kind { PKI_ORDER_COPY, PKI_ORDER_REDUCE, PKI_ORDER_SCALE, PKI_ORDER_WORDS };
+
+#define PKI_ORDER_DONE 2u /* words of an order */
+
+struct pki_order {
+    uint32_t kind, type; /* pk_dtype_t */
+    uint32_t units, ndone;
+    uint64_t unit; /* bytes of a unit, or elements; the last one may have fewer */
+    uint64_t done[PKI_ORDER_DONE]; /* addresses of 32-bit words; the first ndone */
+    uint32_t done_value[PKI_ORDER_DONE];
+    uint64_t factor, value;
+    struct pki_reduce_args work;
+    uint32_t width; /* bytes of what `unit` and work.count count */
+    uint32_t reserved[7];
+};
+
+struct pki_serve_state { /* of a lane; in the GPU's memory, all 0 at first */
+    uint64_t next;
+    uint32_t finished; /* units of the order */
+    uint32_t reserved;
+};
+
+struct pki_serve_slot { /* in the GPU's memory; anything at first, but in `left` not the number of a launch to come */
+    uint32_t heads[PKI_SERVE_LANES];
+    uint32_t left;
+};
+
+struct pki_serve_board {
+    uint32_t heads[16]; /* a line of their own, one a lane */
+    uint32_t ended[16];
+    struct pki_order orders[PKI_SERVE_LANES][PKI_SERVE_ORDERS];
+};
+
+struct pki_serve_args {
+    uint64_t board, states; /* addresses; the second of PKI_SERVE_LANES of them */
+    uint64_t slot, abort_flag;
+    uint32_t launch, reserved; /* its number */
+    struct pki_wait_args wait;
 };
 
 /*

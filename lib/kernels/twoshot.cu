@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sums of medium size, for the types that are reduced in bulk: every rank folds one part and hands out the result. Where all
+ * Sums of medium size and long ones: every rank folds one part and hands out the result. Where all
  * ranks' buffers are mapped by all, it does so in one pass from memory to memory. Else parts and results of an allreduce travel
  * through the inboxes, by plain stores with a flag behind them. A CTA works on its own slice of every piece and talks only to the
  * same CTA of the other ranks. The parts of a piece leave before the results of the one before it are waited for.
@@ -10,6 +10,26 @@
 
 namespace
 {
+
+/* What a kernel has code for: sums of the common types, or all types and operations, with little code for each. */
+struct common_sums {
+    using op = sum;
+    template <typename Work> static __device__ __forceinline__ void with(uint32_t type, Work work)
+    {
+        with_common_type(type, work);
+    }
+    /* Of a thread; registers: halves are summed as floats */
+    template <typename E> static constexpr int vectors = sizeof(typename E::stored) == 4 ? 8 : 4;
+};
+
+struct all_operations {
+    using op = any_op;
+    template <typename Work> static __device__ __forceinline__ void with(uint32_t type, Work work)
+    {
+        with_type(type, work);
+    }
+    template <typename E> static constexpr int vectors = sizeof(typename E::stored) >= 4 ? 4 : 1;
+};
 
 struct two_shot {
     const pki_fused_args &args;
@@ -112,24 +132,24 @@ __device__ __noinline__ void send_parts(const two_shot &s, uint32_t piece)
 }
 
 /* One vector, of any type. */
-template <typename Load> __device__ __forceinline__ uint4 fold_one(const two_shot &s, Load load)
+template <typename Has, typename Load> __device__ __forceinline__ uint4 fold_one(const two_shot &s, Load load)
 {
     uint4 result;
 
-    with_common_type(s.args.type, [&](auto e) {
+    Has::with(s.args.type, [&](auto e) {
         vec<decltype(e)> data;
 
-        fold_loaded<decltype(e), 1, 2>(s.args, &data, load);
+        fold_loaded<decltype(e), 1, Has::template vectors<decltype(e)> == 1 ? 1 : 2, typename Has::op>(s.args, &data, load);
         result = data.raw;
     });
     return result;
 }
 
-__device__ __forceinline__ void fold_vector(const two_shot &s, uint32_t piece, uint32_t v)
+template <typename Has> __device__ __forceinline__ void fold_vector(const two_shot &s, uint32_t piece, uint32_t v)
 {
     const span own = source_of(s, s.args.in, s.args.rank), to = part_of(s, s.args.out, s.args.rank);
     const uint64_t at = place(s, piece, v);
-    const uint4 result = fold_one(s, [&](uint32_t r, int) {
+    const uint4 result = fold_one<Has>(s, [&](uint32_t r, int) {
         const uint4 *parts = (const uint4 *)(inbox_half(s.args, s.args.epoch + piece, r) + PKI_FUSED_PARTS);
 
         return r == s.args.rank ? read(own, at) : __ldcg(parts + v);
@@ -144,14 +164,14 @@ __device__ __forceinline__ void fold_vector(const two_shot &s, uint32_t piece, u
         write(to, at, result);
 }
 
-__device__ __noinline__ void fold_part(const two_shot &s, uint32_t piece)
+template <typename Has> __device__ __noinline__ void fold_part(const two_shot &s, uint32_t piece)
 {
     uint32_t v, end;
 
     slice(s, piece, &v, &end);
 #pragma unroll 1
     for (v += threadIdx.x; v < end; v += PKI_FUSED_THREADS)
-        fold_vector(s, piece, v);
+        fold_vector<Has>(s, piece, v);
     raise(s.args, s.args.epoch + piece, 1);
 }
 
@@ -207,7 +227,7 @@ __device__ __forceinline__ uint4 load_of(const shares &all, uint32_t rank, uint6
 }
 
 /* Until fewer than Count vectors are left; returns where this thread has come to. */
-template <typename E, int Count, int Ranks>
+template <typename E, typename Op, int Count, int Ranks>
 __device__ __forceinline__ uint64_t fold_straight(const two_shot &s, const shares &all, uint64_t at, uint64_t whole)
 {
     const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS;
@@ -216,7 +236,7 @@ __device__ __forceinline__ uint64_t fold_straight(const two_shot &s, const share
     for (; at + (Count - 1) * stride < whole; at += Count * stride) {
         vec<E> data[Count];
 
-        fold_loaded<E, Count, Ranks>(s.args, data, [&](uint32_t r, int i) { return load_of(all, r, at + i * stride); });
+        fold_loaded<E, Count, Ranks, Op>(s.args, data, [&](uint32_t r, int i) { return load_of(all, r, at + i * stride); });
 #pragma unroll 1
         for (uint32_t hop = 0; hop < s.args.size; hop++) {
             uint32_t to = after(s, hop);
@@ -233,16 +253,16 @@ __device__ __forceinline__ uint64_t fold_straight(const two_shot &s, const share
 
 /* Two ranks are served where pointers stay in registers; more, whose pointers must be looked up, and what is left over share
  * code by calls. */
-template <typename E, int Count, int Ranks>
+template <typename E, typename Op, int Count, int Ranks>
 __device__ __noinline__ uint64_t fold_apart(const two_shot &s, const shares &all, uint64_t at, uint64_t whole)
 {
-    return fold_straight<E, Count, Ranks>(s, all, at, whole);
+    return fold_straight<E, Op, Count, Ranks>(s, all, at, whole);
 }
 
 /* One vector, or what is less. */
-__device__ __noinline__ void fold_last(const two_shot &s, const shares &all, uint64_t at)
+template <typename Has> __device__ __noinline__ void fold_last(const two_shot &s, const shares &all, uint64_t at)
 {
-    const uint4 result = fold_one(s, [&](uint32_t r, int) { return read({ all.in[r], all.bytes }, at); });
+    const uint4 result = fold_one<Has>(s, [&](uint32_t r, int) { return read({ all.in[r], all.bytes }, at); });
 
 #pragma unroll 1
     for (uint32_t r = 0; r < s.args.size; r++) {
@@ -251,28 +271,31 @@ __device__ __noinline__ void fold_last(const two_shot &s, const shares &all, uin
     }
 }
 
-__device__ __forceinline__ void fold_all(const two_shot &s, const shares &all)
+template <typename Has> __device__ __forceinline__ void fold_all(const two_shot &s, const shares &all)
 {
     const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS, whole = all.bytes / 16 * 16;
     uint64_t at = 16ull * (blockIdx.x * PKI_FUSED_THREADS + threadIdx.x);
 
-    with_common_type(s.args.type, [&](auto e) {
-        constexpr int many = sizeof(typename decltype(e)::stored) == 4 ? 8 : 4; /* registers: halves are summed as floats */
+    Has::with(s.args.type, [&](auto e) {
+        using element = decltype(e);
+        constexpr int many = Has::template vectors<element>;
 
-        if (s.args.size == 2)
-            at = fold_straight<decltype(e), many, 2>(s, all, at, whole);
-        else if (many > 4)
-            at = fold_apart<decltype(e), many / 2, 4>(s, all, at, whole);
-        at = fold_apart<decltype(e), 2, 4>(s, all, at, whole);
+        if constexpr (many > 1) {
+            if (s.args.size == 2)
+                at = fold_straight<element, typename Has::op, many, 2>(s, all, at, whole);
+            else if (many > 4)
+                at = fold_apart<element, typename Has::op, many / 2, 4>(s, all, at, whole);
+            at = fold_apart<element, typename Has::op, 2, 4>(s, all, at, whole);
+        }
     });
 #pragma unroll 1
     for (; at < all.bytes; at += stride)
-        fold_last(s, all, at);
+        fold_last<Has>(s, all, at);
 }
 
 /* ---- by way of the inboxes ---- */
 
-__device__ __noinline__ uint32_t run_pieces(const two_shot &s, headers &header)
+template <typename Has> __device__ __noinline__ uint32_t run_pieces(const two_shot &s, headers &header)
 {
     auto check = [&]() { return header.check(s.args); };
     auto report = [&]() { header.report(s.args); };
@@ -285,7 +308,7 @@ __device__ __noinline__ uint32_t run_pieces(const two_shot &s, headers &header)
             send_parts(s, piece + 1);
         if (!await(s.args, s.args.epoch + piece, 0, check, report, &verdict))
             break;
-        fold_part(s, piece);
+        fold_part<Has>(s, piece);
         if (!await(s.args, s.args.epoch + piece, 1, check, report, &verdict))
             break;
         if (gets_results(s, s.args.rank) && s.args.in_stride == 0)
@@ -294,7 +317,7 @@ __device__ __noinline__ uint32_t run_pieces(const two_shot &s, headers &header)
     return verdict;
 }
 
-__device__ __forceinline__ void run(const two_shot &s)
+template <typename Has> __device__ __forceinline__ void run(const two_shot &s)
 {
     __shared__ places found;
     __shared__ shares all;
@@ -311,11 +334,11 @@ __device__ __forceinline__ void run(const two_shot &s)
         if (meet(s.args, header, report, &found, &straight, &verdict)) {
             if (straight) {
                 find_shares(s, found, &all);
-                fold_all(s, all);
+                fold_all<Has>(s, all);
                 raise(s.args, s.args.epoch, 1);
                 await(s.args, s.args.epoch, 1, check, report, &verdict);
             } else {
-                verdict = run_pieces(s, header);
+                verdict = run_pieces<Has>(s, header);
             }
         }
     }
@@ -327,5 +350,11 @@ __device__ __forceinline__ void run(const two_shot &s)
 extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_twoshot(const __grid_constant__ pki_fused_args args)
 {
     early_begin();
-    run(two_shot_of(args));
+    run<common_sums>(two_shot_of(args));
+}
+
+extern "C" __global__ void PKI_ALONE(PKI_FUSED_THREADS) pki_twoshot_any(const __grid_constant__ pki_fused_args args)
+{
+    early_begin();
+    run<all_operations>(two_shot_of(args));
 }

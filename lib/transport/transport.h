@@ -248,6 +248,8 @@ struct pki_put {
     size_t whole;    /* of the transfer that it is a part of. 0: it is all */
     struct pki_msg about;        /* transports with `posts`: names the transfer; BOUNCE: there is none, `remote` is all */
     struct pki_signal done_remote; /* opened behind the last byte, if its word is not NULL */
+    /* Orders for kernels to give it to, where the transport copies between GPUs (device.h), or NULL */
+    const struct pki_queue *lane;
     struct pki_queue *queue;     /* a queue to put it in, with no completion wanted (never on the done queue), or NULL */
     pk_result_t result;
     void *owner;                  /* the engine's; puts of one owner end in the order in which they were given */

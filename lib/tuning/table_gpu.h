@@ -112,6 +112,20 @@ FIXED(gpu, unpack_words, PKI_UNPACK_WORDS, 4)
  * message's warps, by turns; batches of the moving kernel, 1 MiB of a CTA. Chosen. */
 FIXED(gpu, ll_polls, PKI_LL_POLLS, 64)
 FIXED(gpu, move_batches_a_look, PKI_MOVE_BATCHES_A_LOOK, 16)
+/* Kernels that do what the CPU orders while they wait: CTAs of one, the first of which asks the host; and of one that runs
+ * beside its group; threads of a CTA; orders of a lane at a time; an order is cut into so many units, of between so few and so
+ * many bytes; launches that may run at a time, or wait in streams; the first CTA works behind so many looks; pauses between
+ * two. Chosen. */
+VALUE(gpu, int, serve_ctas, 17)
+VALUE(gpu, int, serve_beside_ctas, 5)
+FIXED(gpu, serve_threads, PKI_SERVE_THREADS, 256)
+FIXED(gpu, serve_orders, PKI_SERVE_ORDERS, 64)
+VALUE(gpu, uint32_t, serve_units, 16)
+VALUE(gpu, uint32_t, serve_least_bytes, 16 << 10)
+VALUE(gpu, uint32_t, serve_most_bytes, 64 << 10)
+FIXED(gpu, serve_launches, PKI_SERVE_LAUNCHES, 1024)
+FIXED(gpu, serve_looks, PKI_SERVE_LOOKS, 8)
+FIXED(gpu, serve_sleep_ns, PKI_SERVE_SLEEP_NS, 100)
 /* Pauses of kernels that wait: the moving kernel's for each op (many make no more reads of host memory than one), the waiting
  * kernel's, one that waits for its turn, a fused one. Chosen. */
 FIXED(gpu, move_sleep_ns, PKI_MOVE_SLEEP_NS, 50)

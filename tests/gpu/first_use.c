@@ -127,8 +127,9 @@ static double since(double *mark)
 static void kernels(const struct pki_cuda_driver *cu, CUmodule module)
 {
     static const char *const names[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_MOVE, PKI_KERNEL_EXCHANGE,
-                                         PKI_KERNEL_PUSH, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT, PKI_KERNEL_PUSH_SUM, PKI_KERNEL_PAIR_EXCHANGE,
-                                         PKI_KERNEL_PAIR_SUM "f32", PKI_KERNEL_PAIR_SUM "f16", PKI_KERNEL_PAIR_SUM "bf16" };
+                                         PKI_KERNEL_PUSH, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT, PKI_KERNEL_TWOSHOT_ANY, PKI_KERNEL_PUSH_SUM,
+                                         PKI_KERNEL_PAIR_EXCHANGE, PKI_KERNEL_SERVE,
+                                         (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"), (PKI_KERNEL_PAIR_SUM "bf16") };
     CUfunction function;
     int threads;
     double mark = monotonic_ms();

@@ -85,6 +85,9 @@ struct pki_engine_proto {
     struct pki_queue work;     /* the library's queue for copies and reductions on the GPU; never waits */
     struct pki_queue deferred; /* and for sends that the caller's stream could not do itself */
     bool queues_open;
+    /* Orders for kernels that serve; none: every peer's GPU is reached, or kernels are not allowed */
+    struct pki_queue lanes[PKI_LANES];
+    struct pki_queue beside;   /* a stream for such kernels that must not stand behind others of their group */
     struct pki_bounce_pool out, in; /* slots of sends and of receives */
     struct pki_list bounce_states, spare_bounces;
     uint32_t ll_call;          /* counts calls: which low-latency messages are of this one */
@@ -138,6 +141,7 @@ struct pki_signal_batch {
     enum pki_before before;
     struct pki_queue queue;
     enum pki_wait_how how;
+    int ctas;                  /* of kernels that serve */
     struct pki_signal_op ops[PKI_SIGNALS_A_BATCH];
     int n, deferred;           /* deferred: the last so many tell of copies that the stream has already */
     size_t behind;             /* bytes of those */

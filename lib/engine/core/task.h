@@ -112,11 +112,19 @@ struct pki_fused_mapping {
     bool is_registered;
 };
 
+/* Slots of a peer's receives (proto/bounce.c), which this rank's GPU fills. */
+struct pki_far_slots {
+    struct pki_fused_mapping here; /* registered when they are first used */
+    uint64_t there;                /* their address in the peer's process */
+};
+
 struct pki_fused_host {
     bool used;                       /* on all ranks or on none; else they are in memory of the GPUs */
     int fd;                          /* of `memory`, until all peers have it; -1 */
     struct pki_fused_mapping memory; /* this rank's inbox */
     struct pki_fused_mapping parts[PKI_FUSED_RANKS]; /* what this rank writes of the others' */
+    struct pki_fused_mapping slots;  /* of this rank's receives, behind `memory`; registered by their pool */
+    struct pki_far_slots far[PKI_FUSED_RANKS];
     char *state;                     /* struct pki_fused_state, in memory of the GPU */
 };
 
@@ -177,6 +185,7 @@ struct pki_claims {
 struct pki_cuda_place {
     struct pki_queue queue;    /* the stream */
     enum pki_wait_how how;
+    int ctas;                  /* of the kernel that serves while the stream waits */
     struct pki_signal ready;   /* opened by the stream when it comes to the operation */
     struct pki_signal release; /* the stream waits for it; the engine opens it at the end */
     int ready_slot, release_slot;

@@ -271,6 +271,8 @@ static inline void pki_barrier_arrive(struct pki_peer *peer, uint64_t number, un
         ; /* a stream may have come to a later barrier */
 }
 
+#define PKI_BOUNCE_POOL_BYTES (((size_t)PKI_BOUNCE_BUFFERS + 1) * PKI_BOUNCE_BYTES)
+
 struct pki_bounce_pool {     /* slots of one direction, and the queue that copies between them and GPU memory */
     char *memory;            /* NULL: not made yet */
     uint8_t free[PKI_BOUNCE_BUFFERS];

@@ -3,6 +3,9 @@
  * Inboxes of fused collectives in host memory, where some of the GPUs do not reach one another. Each rank makes one memfd,
  * sealed, which its peers map, each the part that it writes; all register what they have mapped with their GPUs, and the
  * kernels do as in memory of GPUs. A mapping lasts whatever becomes of the memory's owner.
+ *
+ * Behind the inboxes lie the slots of this rank's receives: messages that have no kernel of their own go through them
+ * (proto/bounce.c), and the sender's GPU fills them.
  */
 #include <string.h>
 #include <sys/mman.h>
@@ -19,6 +22,11 @@ _Static_assert(PKI_FUSED_HALF % 4096 == 0, "parts are whole pages");
 static size_t part_bytes(void)
 {
     return (size_t)2 * PKI_FUSED_HALF;
+}
+
+static size_t inboxes_bytes(const struct pki_engine *e)
+{
+    return ((size_t)e->config.size - 1) * part_bytes();
 }
 
 /* Which of the others `rank` is to `owner`, counted from 0. */
@@ -49,13 +57,15 @@ static pk_result_t open_state(struct pki_engine *e)
 static pk_result_t open_memory(struct pki_engine *e)
 {
     struct pki_fused_host *host = &e->fused.host;
-    struct pki_shm_alloc s = { .bytes = ((size_t)e->config.size - 1) * part_bytes(), .fd = -1 };
+    const size_t inboxes = inboxes_bytes(e);
+    struct pki_shm_alloc s = { .bytes = inboxes + PKI_BOUNCE_POOL_BYTES, .fd = -1 };
     pk_result_t result = pki_shm_alloc_map(&s);
 
     if (result != PK_OK)
         return result;
     host->fd = s.fd;
-    host->memory = (struct pki_fused_mapping){ .at = (char *)s.base, .bytes = s.bytes };
+    host->memory = (struct pki_fused_mapping){ .at = (char *)s.base, .bytes = inboxes };
+    host->slots = (struct pki_fused_mapping){ .at = (char *)s.base + inboxes, .bytes = s.bytes - inboxes };
     if (s.fd < 0)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "memfd_create is denied");
     /* The driver takes the pages, on the NUMA node of this thread. */
@@ -104,6 +114,17 @@ void pki_engine_host_inbox_open(struct pki_engine *e)
     }
 }
 
+/* Slots of a peer: without them its messages go through slots of this rank as well. */
+static void map_slots(struct pki_engine *e, int rank, int fd, uint64_t there)
+{
+    void *at = MAP_FAILED;
+
+    if (there != 0 && pki_memfd_is_safe(fd, inboxes_bytes(e) + PKI_BOUNCE_POOL_BYTES))
+        at = mmap(NULL, PKI_BOUNCE_POOL_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)inboxes_bytes(e));
+    if (at != MAP_FAILED)
+        e->fused.host.far[rank] = (struct pki_far_slots){ .here = { .at = at, .bytes = PKI_BOUNCE_POOL_BYTES }, .there = there };
+}
+
 /* The part of the peer's inbox that this rank writes, in whole pages. */
 static pk_result_t map_part(struct pki_engine *e, int rank, int fd)
 {
@@ -135,10 +156,10 @@ pk_result_t pki_engine_host_inbox_swap(struct pki_engine *e, int rank, const str
 {
     struct pki_where where = pki_engine_where(e, rank, NULL);
     const int side_fd = e->peers[rank].side_fd, mine = e->fused.host.fd;
-    uint32_t word = 0;
+    uint64_t own = (uint64_t)(uintptr_t)e->fused.host.slots.at, slots = 0;
     int fd = -1;
-    struct pki_frame_in in = { .data = &word, .capacity = sizeof word, .fds = &fd, .fd_capacity = 1 };
-    pk_result_t result = pki_fd_send_wait(side_fd, &word, sizeof word, &mine, mine >= 0 ? 1 : 0, wait, &where);
+    struct pki_frame_in in = { .data = &slots, .capacity = sizeof slots, .fds = &fd, .fd_capacity = 1 };
+    pk_result_t result = pki_fd_send_wait(side_fd, &own, sizeof own, &mine, mine >= 0 ? 1 : 0, wait, &where);
 
     if (result == PK_OK)
         result = pki_fd_recv_wait(side_fd, &in, wait, &where);
@@ -146,6 +167,7 @@ pk_result_t pki_engine_host_inbox_swap(struct pki_engine *e, int rank, const str
         return result;
     if (e->fused.words != NULL && map_part(e, rank, fd) != PK_OK)
         go_without(e);
+    map_slots(e, rank, fd, slots);
     close(fd);
     return PK_OK;
 }
@@ -166,9 +188,12 @@ void pki_fused_host_close(struct pki_engine *e)
 
     if (!host->used)
         return;
-    for (int i = 0; i < PKI_FUSED_RANKS; i++)
+    for (int i = 0; i < PKI_FUSED_RANKS; i++) {
         unmap(e, &host->parts[i]);
+        unmap(e, &host->far[i].here);
+    }
     unmap(e, &host->memory);
+    unmap(e, &host->slots);
     close_fd(host);
     if (host->state != NULL)
         pki_retained_give(host->state);

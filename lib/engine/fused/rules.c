@@ -3,7 +3,7 @@
 #include "engine/fused/fused.h"
 #include "util/dtype.h"
 
-/* What there are kernels of two steps for. */
+/* What the kernels of pairs, relays and rings in host memory have code for. */
 static bool is_common(pk_dtype_t dtype, pk_op_t op)
 {
     return (op == PK_SUM || op == PK_AVG) && (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16);
@@ -91,7 +91,9 @@ bool pki_engine_fuses(const struct pki_engine *e, enum pki_coll coll, size_t byt
     /* Blocks one behind another that are not whole vectors are slow in rings. */
     if (bytes % 16 != 0 && (pki_coll_shape(coll)->in_many || pki_coll_shape(coll)->out_many))
         return false;
-    return bytes <= (always ? e->config.agreed->fused.always_bytes : max_bytes(e, coll)) && (exchanges(coll) || is_common(dtype, op));
+    if (e->fused.host.used && !exchanges(coll) && !is_common(dtype, op)) /* rings in host memory have no kernel for it */
+        return false;
+    return bytes <= (always ? e->config.agreed->fused.always_bytes : max_bytes(e, coll));
 }
 
 size_t pki_fused_bytes(const struct pki_request *r)

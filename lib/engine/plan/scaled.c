@@ -72,7 +72,7 @@ static void put_word(struct pki_task *task, const struct pki_queue *queue, pk_re
     const struct pki_signal_op ended = { .kind = PKI_SIGNAL_WRITE, .signal = task->scaled.ended };
 
     if (result == PK_OK)
-        result = e->gpu->ops->signals(queue, &ended, 1, PKI_WAIT_VALUE);
+        result = queue->device->ops->signals(queue, &ended, 1, PKI_WAIT_VALUE);
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
 }
@@ -81,17 +81,18 @@ static bool scale_on_gpu(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
     struct pki_scaled *s = &task->scaled;
+    struct pki_queue *queue = pki_queue_for(task, PKI_LANE_WORK);
 
     if (has_ended(task)) {
         pki_scaled_place(task);
         return true;
     }
-    if (s->word >= 0 || !e->gpu->ops->clear(&e->proto.work, true))
+    if (s->word >= 0 || !queue->device->ops->clear(queue, true))
         return false;
     s->word = pki_signals_take(e, &s->ended);
     if (s->word < 0)
         return false;
-    put_word(task, &e->proto.work, pki_scaled_queue(task, &e->proto.work, &e->stats.kernels));
+    put_word(task, queue, pki_scaled_queue(task, queue, &e->stats.kernels));
     return false;
 }
 

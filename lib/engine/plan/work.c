@@ -92,12 +92,12 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
     struct pki_step_state *state = &task->run.steps[i];
     struct pki_signal_op opened = { .kind = PKI_SIGNAL_WRITE };
     bool by_host = pki_bounce_copies(e, task->request.algorithm->coll, task->plan);
-    struct pki_queue *queue = by_host ? &e->proto.out.queue : &e->proto.work;
+    struct pki_queue *queue = by_host ? &e->proto.out.queue : pki_queue_for(task, PKI_LANE_WORK);
     pk_result_t result;
 
     if (state->finish_bytes > state->done)
         return;
-    state->starved = !e->gpu->ops->clear(queue, true);
+    state->starved = !queue->device->ops->clear(queue, true);
     if (!state->starved) {
         state->finish_slot = pki_signals_take(e, &state->finish);
         state->starved = state->finish_slot < 0;
@@ -112,7 +112,7 @@ static void work_on_gpu(struct pki_task *task, uint32_t i, size_t avail)
         result = pki_plan_work(task, i, state->done, avail - state->done, queue);
     }
     if (result == PK_OK)
-        result = e->gpu->ops->signals(queue, &opened, 1, PKI_WAIT_VALUE);
+        result = queue->device->ops->signals(queue, &opened, 1, PKI_WAIT_VALUE);
     if (result != PK_OK) {
         pki_engine_poison(e, result, true);
         return;

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers that no transport moves from buffer to buffer: through slots of pinned host memory, a piece at a time, several pieces in
- * flight. Here the slots, and copies between them and GPU memory; bounce_send.c and bounce_recv.c are the two sides.
+ * Transfers that no transport moves from buffer to buffer: through slots of pinned host memory, a piece at a time, several
+ * pieces in flight. Here the slots, and copies between them and GPU memory; bounce_send.c and bounce_recv.c are the two sides.
  *
- * A sender whose bytes cannot leave its memory as they are copies each piece into a slot of its own and puts it from there: GPU
- * memory to a peer's host memory, host memory to a peer's GPU that this GPU reaches. A receiver into GPU memory that the peer does not
- * reach grants BOUNCE: the sender then asks for one slot of the receiver a piece (BOUNCE_REQ, BOUNCE_CREDIT), puts the piece there and says so (FIN), and
- * the receiver's GPU fetches it.
+ * A sender whose bytes cannot leave its memory as they are copies each piece into a slot of its own and puts it from there:
+ * GPU memory to a peer's host memory, host memory to a peer's GPU that this GPU reaches. A receiver into GPU memory that the
+ * peer does not reach grants BOUNCE: the sender then asks for one slot of the receiver a piece (BOUNCE_REQ, BOUNCE_CREDIT),
+ * puts the piece there and says so (FIN), and the receiver's GPU fetches it.
  *
- * No slot is held for a peer that may not come. A piece exists only of bytes that are ready, takes the sender's slot before it asks for the
- * receiver's, and whoever holds both goes on by itself; so every slot comes back, in whatever order transfers were posted.
+ * Where the receiver's slots are mapped here too (fused/host.c), the GPU of the sender fills them itself: no slot of the
+ * sender, no put.
+ *
+ * No slot is held for a peer that may not come. A piece exists only of bytes that are ready, takes the sender's slot before it
+ * asks for the receiver's, and whoever holds both goes on by itself; so every slot comes back, in whatever order transfers
+ * were posted.
  */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -21,15 +25,17 @@
 
 pk_result_t pki_bounce_pool_open(struct pki_engine *e, struct pki_bounce_pool *pool)
 {
-    size_t bytes = ((size_t)PKI_BOUNCE_BUFFERS + 1) * PKI_BOUNCE_BYTES;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const size_t bytes = PKI_BOUNCE_POOL_BYTES;
+    char *shared = pool == &e->proto.in ? e->fused.host.slots.at : NULL;
+    void *memory = shared != NULL ? shared : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     pk_result_t result;
 
     if (memory == MAP_FAILED)
         return pki_fail_errno(PK_ERR_MEMORY, NULL, "mmap of %zu bytes of bounce buffers", bytes);
     result = e->gpu->ops->host_register(e->gpu, memory, bytes);
     if (result != PK_OK) {
-        munmap(memory, bytes);
+        if (shared == NULL)
+            munmap(memory, bytes);
         return result;
     }
     pool->memory = memory;
@@ -43,7 +49,8 @@ static void pool_close(struct pki_engine *e, struct pki_bounce_pool *pool)
     if (pool->memory == NULL)
         return;
     e->gpu->ops->host_unregister(e->gpu, pool->memory);
-    munmap(pool->memory, ((size_t)PKI_BOUNCE_BUFFERS + 1) * PKI_BOUNCE_BYTES);
+    if (pool->memory != e->fused.host.slots.at)
+        munmap(pool->memory, PKI_BOUNCE_POOL_BYTES);
     pool->memory = NULL;
 }
 
@@ -72,6 +79,17 @@ struct pki_queue *pki_bounce_queue(struct pki_engine *e, bool up)
     return result == PK_OK ? &pool->queue : NULL;
 }
 
+struct pki_queue *pki_queue_for(const struct pki_task *task, enum pki_lane lane)
+{
+    struct pki_engine_proto *proto = &task->engine->proto;
+
+    if (task->cuda.how == PKI_WAIT_SERVE)
+        return &proto->lanes[lane];
+    if (lane == PKI_LANE_WORK)
+        return &proto->work;
+    return lane == PKI_LANE_IN ? &proto->in.queue : &proto->out.queue;
+}
+
 bool pki_bounce_copies(const struct pki_engine *e, enum pki_coll coll, const struct pki_plan *plan)
 {
     return e->config.sm_policy == PK_SM_NONE && (coll == PKI_COLL_ALLTOALL || coll == PKI_COLL_ALLTOALLV) &&
@@ -94,9 +112,18 @@ pk_result_t pki_bounce_copy(struct pki_engine *e, const struct pki_queue *q, int
     return result;
 }
 
+static bool lanes_are_idle(const struct pki_engine *e)
+{
+    bool idle = true;
+
+    for (int i = 0; i < PKI_LANES && e->proto.lanes[i].device != NULL; i++)
+        idle = idle && e->proto.lanes[i].device->ops->idle(&e->proto.lanes[i]);
+    return idle;
+}
+
 bool pki_bounce_idle(struct pki_engine *e)
 {
-    return (e->proto.out.memory == NULL || e->gpu->ops->idle(&e->proto.out.queue)) &&
+    return lanes_are_idle(e) && (e->proto.out.memory == NULL || e->gpu->ops->idle(&e->proto.out.queue)) &&
            (e->proto.in.memory == NULL || e->gpu->ops->idle(&e->proto.in.queue));
 }
 
@@ -112,6 +139,29 @@ void pki_bounce_close(struct pki_engine *e)
         while ((node = pki_list_pop(lists[i])) != NULL)
             free(pki_container_of(node, struct pki_bounce, node));
     }
+}
+
+bool pki_bounce_fills_slots_of(struct pki_engine *e, const struct pki_peer *peer)
+{
+    struct pki_fused_mapping *slots = peer->rank < PKI_FUSED_RANKS ? &e->fused.host.far[peer->rank].here : NULL;
+
+    if (slots == NULL || slots->at == NULL)
+        return false;
+    if (!slots->is_registered) {
+        slots->is_registered = e->gpu->ops->host_register(e->gpu, slots->at, slots->bytes) == PK_OK;
+        if (!slots->is_registered) { /* which the log says */
+            munmap(slots->at, slots->bytes);
+            slots->at = NULL;
+        }
+    }
+    return slots->is_registered;
+}
+
+char *pki_bounce_slot_of(const struct pki_engine *e, const struct pki_peer *peer, uint64_t remote)
+{
+    const struct pki_far_slots *far = &e->fused.host.far[peer->rank];
+
+    return remote - far->there <= far->here.bytes - PKI_BOUNCE_BYTES ? far->here.at + (remote - far->there) : NULL;
 }
 
 /* ---- pieces ---- */
@@ -156,19 +206,19 @@ void pki_bounce_leave(struct pki_xfer *xfer)
     pki_list_push(&xfer->engine->proto.spare_bounces, &bounce_state->node);
 }
 
-bool pki_bounce_copy_start(struct pki_engine *e, struct pki_bounce_pool *pool, struct pki_piece *piece, void *dst, const void *src)
+bool pki_bounce_copy_start(struct pki_engine *e, struct pki_queue *queue, struct pki_piece *piece, void *dst, const void *src)
 {
     struct pki_signal_op ended = { .kind = PKI_SIGNAL_WRITE };
     pk_result_t result;
 
-    if (!pki_may_copy(&pool->queue, piece->len))
+    if (!pki_may_copy(queue, piece->len))
         return false;
     piece->word = pki_signals_take(e, &ended.signal);
     if (piece->word < 0)
         return false;
-    result = e->gpu->ops->copy(&pool->queue, dst, src, piece->len);
+    result = queue->device->ops->copy(queue, dst, src, piece->len);
     if (result == PK_OK)
-        result = e->gpu->ops->signals(&pool->queue, &ended, 1, PKI_WAIT_VALUE);
+        result = queue->device->ops->signals(queue, &ended, 1, PKI_WAIT_VALUE);
     if (result != PK_OK) {
         pki_engine_poison(e, result, true);
         return false;
@@ -179,14 +229,14 @@ bool pki_bounce_copy_start(struct pki_engine *e, struct pki_bounce_pool *pool, s
     return true;
 }
 
-bool pki_bounce_unpack(struct pki_engine *e, struct pki_piece *const *pieces, int n, char *dst)
+bool pki_bounce_unpack(struct pki_engine *e, struct pki_queue *queue, struct pki_piece *const *pieces, int n, char *dst)
 {
     struct pki_unpack_fragment fragments[PKI_BOUNCE_PIECES];
     struct pki_signal_op ended[PKI_BOUNCE_PIECES];
     pk_result_t result;
     int words = 0;
 
-    if (!e->gpu->ops->clear(&e->proto.in.queue, true))
+    if (!queue->device->ops->clear(queue, true))
         return false;
     for (; words < n; words++) {
         struct pki_piece *piece = pieces[words];
@@ -200,9 +250,9 @@ bool pki_bounce_unpack(struct pki_engine *e, struct pki_piece *const *pieces, in
     }
     if (words == 0)
         return false;
-    result = e->gpu->ops->unpack(&e->proto.in.queue, dst, e->proto.in.memory, fragments, words);
+    result = queue->device->ops->unpack(queue, dst, e->proto.in.memory, fragments, words);
     if (result == PK_OK)
-        result = e->gpu->ops->signals(&e->proto.in.queue, ended, words, PKI_WAIT_VALUE);
+        result = queue->device->ops->signals(queue, ended, words, PKI_WAIT_VALUE);
     if (result != PK_OK) {
         pki_engine_poison(e, result, true);
         return false;

@@ -24,6 +24,7 @@ struct pki_piece {
     uint64_t remote;         /* send: where to */
     size_t moved;            /* bytes gone or come as DATA messages */
     bool asked;              /* send: BOUNCE_REQ is out */
+    bool far;                /* send: the GPU copies it into the receiver's slot itself */
     bool placed;             /* send: `remote` is known. receive: BOUNCE_CREDIT is out */
     enum pki_piece_state state;
     struct pki_put put;      /* send */
@@ -54,9 +55,10 @@ static inline struct pki_piece *pki_bounce_piece(struct pki_bounce *bounce_state
 /* Do the devices of this way read and write the transfer's GPU memory themselves? */
 bool pki_bounce_reaches(const struct pki_xfer *xfer, const struct pki_ep *path);
 /* Let the GPU copy, and a word say when it has, which look_at_copy sees. False: no word is free, or the engine has failed. */
-bool pki_bounce_copy_start(struct pki_engine *engine, struct pki_bounce_pool *pool, struct pki_piece *piece, void *dst, const void *src);
+bool pki_bounce_copy_start(struct pki_engine *engine, struct pki_queue *queue, struct pki_piece *piece, void *dst,
+                           const void *src);
 /* The same for n pieces of one transfer that have come into slots of this rank, by one kernel. */
-bool pki_bounce_unpack(struct pki_engine *engine, struct pki_piece *const *pieces, int n, char *dst);
+bool pki_bounce_unpack(struct pki_engine *engine, struct pki_queue *queue, struct pki_piece *const *pieces, int n, char *dst);
 void pki_bounce_look_at_copy(struct pki_engine *engine, struct pki_piece *piece);
 
 #endif

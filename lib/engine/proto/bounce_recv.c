@@ -120,13 +120,14 @@ static bool settle(struct pki_xfer *xfer)
 static void may_get(struct pki_xfer *xfer, struct pki_piece *const *pieces, int n)
 {
     struct pki_engine *e = xfer->engine;
+    struct pki_queue *queue = pki_queue_for(xfer->user.task, PKI_LANE_IN);
 
     if (n > 0 && pki_bounce_unpacks(e)) {
-        (void)pki_bounce_unpack(e, pieces, n, xfer->addr);
+        (void)pki_bounce_unpack(e, queue, pieces, n, xfer->addr);
         return;
     }
     for (int i = 0; i < n; i++)
-        (void)pki_bounce_copy_start(e, &e->proto.in, pieces[i], xfer->addr + pieces[i]->offset,
+        (void)pki_bounce_copy_start(e, queue, pieces[i], xfer->addr + pieces[i]->offset,
                                     pki_bounce_buffer_at(&e->proto.in, pieces[i]->slot));
 }
 
@@ -190,16 +191,28 @@ static pk_result_t fill_low_latency(struct pki_xfer *xfer, const void *data)
     return e->gpu->ops->ll(&e->proto.in.queue, &op, 1, 0, e->signals.abort_word);
 }
 
-/* Small enough for the driver to take the bytes within the call, wherever they lie. */
+/* The driver takes so few bytes within the call, wherever they lie. A kernel reads them later, from a slot. NULL: none is
+ * free. */
+static const void *source_of(struct pki_xfer *xfer, const void *data)
+{
+    struct pki_bounce_pool *pool = &xfer->engine->proto.in;
+
+    if (xfer->user.task->cuda.how != PKI_WAIT_SERVE)
+        return data;
+    xfer->bounce.slot = pki_bounce_buffer_take(xfer->engine, pool);
+    return xfer->bounce.slot >= 0 ? memcpy(pki_bounce_buffer_at(pool, xfer->bounce.slot), data, xfer->bytes) : NULL;
+}
+
 static pk_result_t copy_up(struct pki_xfer *xfer, const void *data)
 {
     struct pki_engine *e = xfer->engine;
+    struct pki_queue *queue = pki_queue_for(xfer->user.task, PKI_LANE_IN);
     struct pki_signal_op ended = { .kind = PKI_SIGNAL_WRITE };
     pk_result_t result = e->proto.in.memory != NULL ? PK_OK : pki_bounce_pool_open(e, &e->proto.in);
 
     if (result == PK_OK && xfer->signals.ll)
         return fill_low_latency(xfer, data);
-    if (result == PK_OK && !pki_may_copy(&e->proto.in.queue, xfer->bytes))
+    if (result == PK_OK && !pki_may_copy(queue, xfer->bytes))
         return PK_IN_PROGRESS;
     if (result == PK_OK && xfer->signals.finish.word == NULL) {
         xfer->signals.own = pki_signals_take(e, &xfer->signals.finish);
@@ -207,10 +220,13 @@ static pk_result_t copy_up(struct pki_xfer *xfer, const void *data)
             return PK_IN_PROGRESS;
     }
     ended.signal = xfer->signals.finish;
+    data = result == PK_OK ? source_of(xfer, data) : NULL;
+    if (result == PK_OK && data == NULL)
+        return PK_IN_PROGRESS;
     if (result == PK_OK)
-        result = e->gpu->ops->copy(&e->proto.in.queue, xfer->addr, data, xfer->bytes);
+        result = queue->device->ops->copy(queue, xfer->addr, data, xfer->bytes);
     if (result == PK_OK)
-        result = e->gpu->ops->signals(&e->proto.in.queue, &ended, 1, PKI_WAIT_VALUE);
+        result = queue->device->ops->signals(queue, &ended, 1, PKI_WAIT_VALUE);
     e->stats.copies++;
     return result;
 }
@@ -260,5 +276,6 @@ void pki_bounce_poll(struct pki_xfer *xfer)
     }
     pki_signals_give(xfer->engine, xfer->signals.own);
     xfer->signals.own = -1;
+    pki_bounce_give(xfer);
     advance_to(xfer, xfer->bytes);
 }

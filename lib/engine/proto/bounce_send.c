@@ -27,18 +27,21 @@ static bool piece_begin(struct pki_xfer *xfer)
         return false;
     *piece = (struct pki_piece){ .offset = xfer->issued, .len = left < max ? left : max, .slot = -1,
                                  .src = src, .placed = !pki_xfer_slots_there(xfer), .remote = xfer->there.remote + xfer->issued };
-    if (pki_xfer_slots_here(xfer) && !xfer->bounce.direct) {
+    piece->far = pki_xfer_slots_there(xfer) && xfer->kind == PKI_MEM_DEVICE && pki_bounce_fills_slots_of(e, xfer->peer);
+    if (pki_xfer_slots_here(xfer) && !xfer->bounce.direct && !piece->far) {
         piece->slot = pki_bounce_buffer_take(e, &e->proto.out);
         if (piece->slot < 0)
             return false;
         piece->src = pki_bounce_buffer_at(&e->proto.out, piece->slot);
     }
     if (piece->slot >= 0 && xfer->kind == PKI_MEM_DEVICE) {
-        if (!pki_bounce_copy_start(e, &e->proto.out, piece, pki_bounce_buffer_at(&e->proto.out, piece->slot), src)) {
+        struct pki_queue *queue = pki_queue_for(xfer->user.task, PKI_LANE_OUT);
+
+        if (!pki_bounce_copy_start(e, queue, piece, pki_bounce_buffer_at(&e->proto.out, piece->slot), src)) {
             pki_bounce_buffer_give(&e->proto.out, piece->slot);
             return false;
         }
-    } else {
+    } else if (!piece->far) {
         if (piece->slot >= 0)
             memcpy(pki_bounce_buffer_at(&e->proto.out, piece->slot), src, piece->len);
         piece->state = PKI_BOUNCE_FILLED;
@@ -128,6 +131,21 @@ void pki_bounce_put_done(struct pki_xfer *xfer, struct pki_put *put)
         pki_container_of(put, struct pki_piece, put)->state = PKI_BOUNCE_ENDED;
 }
 
+/* A piece that this rank's GPU copies to where it is to be. */
+static void piece_fill(struct pki_xfer *xfer, struct pki_piece *piece)
+{
+    struct pki_engine *e = xfer->engine;
+    struct pki_where where = pki_engine_where(e, xfer->peer->rank, xfer->user.task);
+    char *slot = piece->placed ? pki_bounce_slot_of(e, xfer->peer, piece->remote) : NULL;
+
+    if (piece->state == PKI_BOUNCE_FILLED)
+        piece->state = PKI_BOUNCE_ENDED;
+    else if (piece->state == PKI_BOUNCE_EMPTY && slot != NULL)
+        (void)pki_bounce_copy_start(e, pki_queue_for(xfer->user.task, PKI_LANE_OUT), piece, slot, piece->src);
+    else if (piece->state == PKI_BOUNCE_EMPTY && piece->placed)
+        pki_engine_poison(e, pki_fail(PK_ERR_INTERNAL, &where, "gave a bounce buffer that is none of its own"), true);
+}
+
 /* False: not yet, and no later piece may overtake it. */
 static bool piece_send(struct pki_xfer *xfer, struct pki_piece *piece)
 {
@@ -136,6 +154,10 @@ static bool piece_send(struct pki_xfer *xfer, struct pki_piece *piece)
         piece_ask(xfer, piece);
     if (pki_xfer_slots_there(xfer) && !piece->asked)
         return false;
+    if (piece->far) {
+        piece_fill(xfer, piece);
+        return true;
+    }
     if (piece->state != PKI_BOUNCE_FILLED || !piece->placed)
         return xfer->path->can_put || piece->state == PKI_BOUNCE_ENDED;
     if (xfer->path->can_put)

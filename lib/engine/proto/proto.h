@@ -152,6 +152,13 @@ static inline bool pki_may_copy(struct pki_queue *queue, size_t bytes)
     return queue->device->ops->clear(queue, bytes < pki_tuning.gpu.engine_copy_bytes);
 }
 
+/* Does this rank's GPU write into the slots of that peer's receives? They are made ready for it when that is asked first. */
+bool pki_bounce_fills_slots_of(struct pki_engine *engine, const struct pki_peer *peer);
+/* As mapped here; NULL: it is none */
+char *pki_bounce_slot_of(const struct pki_engine *engine, const struct pki_peer *peer, uint64_t remote);
+/* Who does a task's work on the GPU: the kernel with which its stream waits, where that serves; else a queue of the library's
+ * own. */
+struct pki_queue *pki_queue_for(const struct pki_task *task, enum pki_lane lane);
 /* CTAs of the kernel that fetches what a receive from this peer finds in slots; 0: there is none. */
 int pki_bounce_unpack_ctas(const struct pki_engine *engine, const struct pki_peer *peer);
 /* The queue for copies from host memory (up) or to it; NULL: the engine has failed. */

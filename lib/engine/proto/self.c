@@ -28,6 +28,7 @@ static void finish(struct pki_xfer *xfer)
 static pk_result_t copy(struct pki_engine *e, struct pki_xfer *send, struct pki_xfer *recv)
 {
     struct pki_signal_op opened = { .kind = PKI_SIGNAL_WRITE };
+    struct pki_queue *queue;
     pk_result_t result;
 
     if (send->kind == PKI_MEM_HOST && recv->kind == PKI_MEM_HOST) {
@@ -37,15 +38,16 @@ static pk_result_t copy(struct pki_engine *e, struct pki_xfer *send, struct pki_
         send->issued += some;
         return send->issued == send->bytes ? PK_OK : PK_IN_PROGRESS;
     }
-    if (!e->gpu->ops->clear(&e->proto.work, true))
+    queue = pki_queue_for(send->user.task->cuda.how == PKI_WAIT_SERVE ? send->user.task : recv->user.task, PKI_LANE_WORK);
+    if (!queue->device->ops->clear(queue, true))
         return PK_IN_PROGRESS;
     send->signals.slot = pki_signals_take(e, &send->signals.finish);
     if (send->signals.slot < 0)
         return PK_IN_PROGRESS;
     opened.signal = send->signals.finish;
-    result = e->gpu->ops->copy(&e->proto.work, recv->addr, send->addr, send->bytes);
+    result = queue->device->ops->copy(queue, recv->addr, send->addr, send->bytes);
     if (result == PK_OK)
-        result = e->gpu->ops->signals(&e->proto.work, &opened, 1, PKI_WAIT_VALUE);
+        result = queue->device->ops->signals(queue, &opened, 1, PKI_WAIT_VALUE);
     e->stats.kernels++;
     return result;
 }

@@ -139,6 +139,8 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
                              .done_remote = chunk_signal(xfer, xfer->issued + len),
                              .owner = xfer };
     put->eager_put = xfer->state == PKI_XFER_EAGER_PUT;
+    if (xfer->user.task->cuda.how == PKI_WAIT_SERVE)
+        put->lane = pki_queue_for(xfer->user.task, PKI_LANE_WORK);
     if (xfer->path->iface->transport->posts)
         put->about = pki_xfer_message(xfer, PKI_MSG_FIN);
     pki_list_init(&put->event.node);

@@ -26,6 +26,7 @@
 #include "engine/stream/collective.h"
 #include "engine/stream/move.h"
 #include "engine/stream/self.h"
+#include "engine/stream/serve.h"
 #include "engine/stream/stream.h"
 
 /* Let operations of this and other communicators end. */
@@ -157,7 +158,7 @@ pk_result_t pki_stream_admit(struct pki_task *task)
 void pki_stream_copies(struct pki_task *task)
 {
     if (task->engine->config.size == 2 || task->engine->gpu == NULL || pki_task_is_fused(task) ||
-        pki_task_is_to_self(task))
+        pki_task_is_to_self(task) || task->cuda.how == PKI_WAIT_SERVE)
         return;
     if (task->kind != PKI_MEM_DEVICE && !pki_task_is_mixed(task))
         return;
@@ -241,6 +242,7 @@ void pki_stream_begin(struct pki_task *task)
     }
     pki_task_enter(task, direct ? PKI_TASK_STREAM : pki_stream_barrier_suits(task) ? PKI_TASK_BARRIER : PKI_TASK_SIGNALLED);
     task->started = direct;
+    pki_serve_choose(task);
     if (!pki_task_is_direct(task))
         pki_stream_copies(task);
     if (is_device_driven(task))

@@ -9,16 +9,19 @@
 void pki_stream_flush(struct pki_engine *e)
 {
     struct pki_signal_batch *b = &e->stream.batch;
+    const struct pki_serving serving = { e->proto.lanes, b->ctas, e->signals.abort_word };
     pk_result_t result;
 
     if (b->n == 0)
         return;
+    b->queue.serving = &serving;
     result = b->queue.device->ops->signals(&b->queue, b->ops, b->n, b->how);
+    b->queue.serving = NULL;
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
-    if (b->waits && b->how == PKI_WAIT_KERNEL)
+    if (b->waits && b->how != PKI_WAIT_VALUE)
         e->stats.kernels++;
-    b->n = b->deferred = 0;
+    b->n = b->deferred = b->ctas = 0;
     b->behind = 0;
     b->waits = false;
 }
@@ -78,6 +81,7 @@ void pki_stream_wait(const struct pki_task *task, struct pki_signal signal)
         return;
     add(task, PKI_SIGNAL_WAIT, signal);
     b->waits = true;
+    b->ctas = task->cuda.ctas > b->ctas ? task->cuda.ctas : b->ctas;
 }
 
 void pki_stream_before_wait(const struct pki_task *task)

@@ -44,10 +44,11 @@ struct copy_queue {
 struct nvlink_iface {
     struct pki_iface base;
     struct pki_device *device;
-    uint8_t *words; /* one count for each rank and one more, WORD_STRIDE apart, host_registered */
+    uint8_t *words; /* one count for each rank and two more, WORD_STRIDE apart, host_registered */
     size_t words_bytes;
     struct pki_list busy; /* copy queues with puts in flight */
     struct copy_queue bulk; /* transfers of 1 MiB and more to other GPUs, one after another */
+    struct copy_queue ordered; /* those that kernels copy, which wait in streams */
 };
 
 struct nvlink_ep {
@@ -132,7 +133,7 @@ static void check_broken(struct copy_queue *q)
 {
     struct pki_ep *ep;
 
-    if (!q->iface->device->ops->idle(&q->queue))
+    if (!q->queue.device->ops->idle(&q->queue))
         return;
     finish_ended(q); /* what ended between the two looks */
     if (q->flights == 0)
@@ -180,7 +181,7 @@ static pk_result_t nvlink_open(const struct pki_iface_config *config, struct pki
     if (config->device == NULL)
         return pki_fail(PK_ERR_UNSUPPORTED, NULL, "nvlink without a GPU");
     iface->device = config->device;
-    iface->words_bytes = (((size_t)config->size + 1) * WORD_STRIDE + page - 1) / page * page;
+    iface->words_bytes = (((size_t)config->size + 2) * WORD_STRIDE + page - 1) / page * page;
     pki_list_init(&iface->busy);
     words = mmap(NULL, iface->words_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (words == MAP_FAILED)
@@ -192,6 +193,7 @@ static pk_result_t nvlink_open(const struct pki_iface_config *config, struct pki
     }
     iface->words = words;
     queue_init(&iface->bulk, iface, config->size);
+    queue_init(&iface->ordered, iface, config->size + 1);
     result = iface->device->ops->queue_open(iface->device, &iface->bulk.queue);
     if (result != PK_OK)
         release_words(iface);
@@ -203,6 +205,7 @@ static void nvlink_close(struct pki_iface *base)
     struct nvlink_iface *iface = iface_of(base);
 
     queue_drain(&iface->bulk);
+    queue_drain(&iface->ordered);
     iface->device->ops->queue_close(&iface->bulk.queue);
     release_words(iface);
 }
@@ -322,12 +325,22 @@ static pk_result_t submit(const struct pki_queue *queue, const struct pki_put *p
     return result;
 }
 
+static struct copy_queue *queue_for(const struct pki_put *put)
+{
+    struct nvlink_iface *iface = iface_of(put->ep->iface);
+    const size_t whole = put->whole > put->bytes ? put->whole : put->bytes; /* by that: what ends last says that all is there */
+
+    if (put->lane != NULL) {
+        iface->ordered.queue = *put->lane;
+        return &iface->ordered;
+    }
+    return whole >= pki_tuning.gpu.nvlink_bulk_bytes && !ep_of(put->ep)->same_gpu ? &iface->bulk : &ep_of(put->ep)->own;
+}
+
 static pk_result_t nvlink_put(struct pki_put *put)
 {
     struct nvlink_iface *iface = iface_of(put->ep->iface);
-    const bool same_gpu = ep_of(put->ep)->same_gpu;
-    const size_t whole = put->whole > put->bytes ? put->whole : put->bytes; /* by that: what ends last says that all is there */
-    struct copy_queue *q = whole >= pki_tuning.gpu.nvlink_bulk_bytes && !same_gpu ? &iface->bulk : &ep_of(put->ep)->own;
+    struct copy_queue *q = queue_for(put);
     pk_result_t result;
 
     if (put->ep->dead)
@@ -337,7 +350,7 @@ static pk_result_t nvlink_put(struct pki_put *put)
     if (q->flights >= pki_tuning.gpu.nvlink_in_flight)
         return PK_IN_PROGRESS;
     /* Copies to another GPU do not stand behind a stream that waits, unless that copies too (docs/design/0002). */
-    if (!iface->device->ops->clear(&q->queue, same_gpu))
+    if (!q->queue.device->ops->clear(&q->queue, ep_of(put->ep)->same_gpu))
         return PK_IN_PROGRESS;
     put->private_signal.word = q->word;
     put->private_signal.value = q->last + 1;

@@ -223,6 +223,7 @@ static void run_pki_unpack(const struct fc_launch *l)
     }
 }
 
+static const size_t serve_bytes[] = { sizeof(struct pki_serve_args) };
 static const size_t unpack_bytes[] = { sizeof(struct pki_unpack_args) };
 static const size_t move_bytes[] = { sizeof(struct pki_move_args) };
 static const size_t scale_bytes[] = { sizeof(struct pki_scale_args) };
@@ -262,6 +263,7 @@ TYPED_RUN(f8e5m2, F8E5M2)
 
 const struct fc_kernel fc_kernels[] = {
     { PKI_KERNEL_WAIT, 1, wait_bytes, run_pki_wait },
+    { PKI_KERNEL_SERVE, 1, serve_bytes, fc_run_serve },
     { PKI_KERNEL_LL, 1, ll_bytes, run_pki_ll },
     { PKI_KERNEL_LL_ROW, 1, ll_row_bytes, run_pki_ll_row },
     { PKI_KERNEL_TURN, 1, fused_bytes, fc_run_turn },
@@ -274,6 +276,7 @@ const struct fc_kernel fc_kernels[] = {
     { PKI_KERNEL_RELAY, 1, fused_bytes, fc_run_relay },
     { PKI_KERNEL_PUSH_SUM, 1, fused_bytes, fc_run_push_sum },
     { PKI_KERNEL_TWOSHOT, 1, fused_bytes, fc_run_twoshot },
+    { PKI_KERNEL_TWOSHOT_ANY, 1, fused_bytes, fc_run_twoshot },
     { PKI_KERNEL_PAIR_EXCHANGE, 1, fused_bytes, fc_run_exchange },
     { PKI_KERNEL_PAIR_SUM "f32", 1, fused_bytes, fc_run_fold },
     { PKI_KERNEL_PAIR_SUM "f16", 1, fused_bytes, fc_run_fold },

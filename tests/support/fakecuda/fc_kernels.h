@@ -63,6 +63,9 @@ void fc_run_scale(const struct fc_launch *l);
 /* fc_move.c */
 void fc_run_move(const struct fc_launch *l);
 
+/* fc_serve.c */
+void fc_run_serve(const struct fc_launch *l);
+
 /* fc_fused.c */
 void fc_run_turn(const struct fc_launch *l);
 void fc_run_exchange(const struct fc_launch *l);

@@ -43,9 +43,9 @@ step() {
     fi
 }
 
-# beside NAME SECONDS COMMAND...: a step, four at a time; `wait` for the last ones.
+# beside NAME SECONDS COMMAND...: a step, GPU_JOBS (4) at a time; `wait` for the last ones.
 beside() {
-    while [ "$(jobs -rp | wc -l)" -ge 4 ]; do
+    while [ "$(jobs -rp | wc -l)" -ge "${GPU_JOBS:-4}" ]; do
         wait -n
     done
     step "$@" &

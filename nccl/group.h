@@ -51,7 +51,8 @@ struct pkn_job {
             struct pkn_comm *parent; /* out of which it is made, held; else NULL */
             struct pkn_comm **out;   /* the program's; NULL: it gets none */
             int ranks, rank, color, key;
-            struct shrink *shrink;   /* shrink.c's, until it has begun */
+            pk_result_t (*call)(const struct pkn_job *job, pk_comm_t **made, const pk_comm_config_t *config); /* of pkn_job_make */
+            struct shrink *shrink; /* shrink.c's, until it has begun */
             pk_unique_id_t id;
             bool own_id; /* made for these jobs, and given back where they are not begun */
         } make;
@@ -78,8 +79,8 @@ pkn_result_t pkn_group_refuse(pkn_result_t result);
 void pkn_group_enter(void);
 pkn_result_t pkn_group_leave(void);
 
-/* make.c: what libpickle began is the handle's. */
-pkn_result_t pkn_job_begun(const struct pkn_job *job, pk_comm_t *made, pk_result_t result);
+/* make.c: what a job of MAKE runs: its `call` begins the communicator, which is the handle's then. */
+pkn_result_t pkn_job_make(struct pkn_job *job);
 
 /* shrink.c: of a job that does not begin; NULL is legal. */
 void pkn_shrink_forget(struct shrink *shrink);

@@ -47,34 +47,22 @@ PKN_TWIN(CommGetUniqueId);
 
 /* ---- the call ---- */
 
-static pkn_result_t begin_grow(struct pkn_job *job)
+static pk_result_t call_grow(const struct pkn_job *job, pk_comm_t **made, const pk_comm_config_t *config)
 {
-    const pk_comm_config_t config = pkn_config_for_pk(&job->comm->settings, job->comm->device);
     struct pkn_comm *parent = job->make.parent;
-    pk_comm_t *made = NULL;
-    pk_result_t result;
+    pk_result_t result = pkn_pk()->pk_comm_grow(parent->pk, job->make.ranks - parent->size, &job->make.id, made, config);
 
-    if (pkn_comm_is_aborted(job->comm))
-        return pkn_fail(PKN_REMOTE_ERROR, "aborted by this rank");
-    result = pkn_pk()->pk_comm_grow(parent->pk, job->make.ranks - parent->size, &job->make.id, &made, &config);
     if (result != PK_ERR_ARG) { /* it is used up */
         pthread_mutex_lock(&parent->lock);
         parent->has_grow_id = parent->has_grow_id && memcmp(&parent->grow_id, &job->make.id, sizeof parent->grow_id) != 0;
         pthread_mutex_unlock(&parent->lock);
     }
-    return pkn_job_begun(job, made, result);
+    return result;
 }
 
-static pkn_result_t begin_join(struct pkn_job *job)
+static pk_result_t call_join(const struct pkn_job *job, pk_comm_t **made, const pk_comm_config_t *config)
 {
-    const pk_comm_config_t config = pkn_config_for_pk(&job->comm->settings, job->comm->device);
-    pk_comm_t *made = NULL;
-    pk_result_t result;
-
-    if (pkn_comm_is_aborted(job->comm))
-        return pkn_fail(PKN_REMOTE_ERROR, "aborted by this rank");
-    result = pkn_pk()->pk_comm_join(&made, job->make.rank, &job->make.id, &config);
-    return pkn_job_begun(job, made, result);
+    return pkn_pk()->pk_comm_join(made, job->make.rank, &job->make.id, config);
 }
 
 /* A parent that is held becomes the job's. */
@@ -134,7 +122,7 @@ static pkn_result_t grow(struct pkn_comm *comm, const pkn_id_t *id, pkn_config_t
         pkn_comm_release(comm);
         return pkn_group_refuse(result);
     }
-    job->run = begin_grow;
+    job->make.call = call_grow;
     job->make.parent = comm;
     return submit(job, comm->device, &settings);
 }
@@ -156,13 +144,13 @@ static pkn_result_t join(const pkn_id_t *id, pkn_config_t *config, struct pkn_jo
     if (result != PKN_SUCCESS)
         return pkn_group_refuse(result);
     memcpy(&job->make.id, id, sizeof job->make.id);
-    job->run = begin_join;
+    job->make.call = call_join;
     return submit(job, device, &settings);
 }
 
 pkn_result_t pncclCommGrow(pkn_comm_t comm, int ranks, const pkn_id_t *id, int rank, pkn_comm_t *made, pkn_config_t *config)
 {
-    struct pkn_job job = { .phase = PKN_PHASE_MAKE, .make = { .out = made, .ranks = ranks, .rank = rank } };
+    struct pkn_job job = { .phase = PKN_PHASE_MAKE, .run = pkn_job_make, .make = { .out = made, .ranks = ranks, .rank = rank } };
 
     if (made == NULL)
         return pkn_group_refuse(pkn_fail(PKN_INVALID_ARGUMENT, "newcomm is NULL"));

@@ -11,15 +11,7 @@
 #include "ids.h"
 #include "names.h"
 
-pkn_result_t pkn_job_begun(const struct pkn_job *job, pk_comm_t *made, pk_result_t result)
-{
-    if (result != PK_OK && result != PK_IN_PROGRESS)
-        return pkn_from_pk(result);
-    pkn_comm_set(job->comm, made, job->make.parent);
-    return PKN_SUCCESS;
-}
-
-static pkn_result_t begin_init(struct pkn_job *job)
+pkn_result_t pkn_job_make(struct pkn_job *job)
 {
     const pk_comm_config_t config = pkn_config_for_pk(&job->comm->settings, job->comm->device);
     pk_comm_t *made = NULL;
@@ -27,8 +19,16 @@ static pkn_result_t begin_init(struct pkn_job *job)
 
     if (pkn_comm_is_aborted(job->comm))
         return pkn_fail(PKN_REMOTE_ERROR, "aborted by this rank");
-    result = pkn_id_begin(&made, job->make.ranks, job->make.rank, &job->make.id, &config);
-    return pkn_job_begun(job, made, result);
+    result = job->make.call(job, &made, &config);
+    if (result != PK_OK && result != PK_IN_PROGRESS)
+        return pkn_from_pk(result);
+    pkn_comm_set(job->comm, made, job->make.parent);
+    return PKN_SUCCESS;
+}
+
+static pk_result_t call_init(const struct pkn_job *job, pk_comm_t **made, const pk_comm_config_t *config)
+{
+    return pkn_id_begin(made, job->make.ranks, job->make.rank, &job->make.id, config);
 }
 
 static pkn_result_t check_init(pkn_comm_t *out, int ranks, int rank)
@@ -55,7 +55,9 @@ static pkn_result_t submit_init(pkn_comm_t *out, const struct pkn_job *like, int
 
 static pkn_result_t init(pkn_comm_t *out, int ranks, const pkn_id_t *id, int rank, const pkn_config_t *config)
 {
-    struct pkn_job job = { .phase = PKN_PHASE_MAKE, .run = begin_init, .make = { .out = out, .ranks = ranks, .rank = rank } };
+    struct pkn_job job = { .phase = PKN_PHASE_MAKE,
+                           .run = pkn_job_make,
+                           .make = { .call = call_init, .out = out, .ranks = ranks, .rank = rank } };
     struct pkn_settings settings;
     int device = 0;
     pkn_result_t result = check_init(out, ranks, rank);
@@ -118,7 +120,7 @@ static pkn_result_t check_devices(int n, const int *list)
 
 static pkn_result_t init_all(pkn_comm_t *comms, int n, const int *list)
 {
-    struct pkn_job job = { .phase = PKN_PHASE_MAKE, .run = begin_init, .make = { .ranks = n, .own_id = true } };
+    struct pkn_job job = { .phase = PKN_PHASE_MAKE, .run = pkn_job_make, .make = { .call = call_init, .ranks = n, .own_id = true } };
     struct pkn_settings settings;
     pkn_result_t result = check_init(comms, n, 0), ended;
 
@@ -149,16 +151,9 @@ PKN_TWIN(CommInitAll);
 
 /* ---- out of another ---- */
 
-static pkn_result_t begin_split(struct pkn_job *job)
+static pk_result_t call_split(const struct pkn_job *job, pk_comm_t **made, const pk_comm_config_t *config)
 {
-    const pk_comm_config_t config = pkn_config_for_pk(&job->comm->settings, job->comm->device);
-    pk_comm_t *made = NULL;
-    pk_result_t result;
-
-    if (pkn_comm_is_aborted(job->comm))
-        return pkn_fail(PKN_REMOTE_ERROR, "aborted by this rank");
-    result = pkn_pk()->pk_comm_split(job->make.parent->pk, job->make.color, job->make.key, &made, &config);
-    return pkn_job_begun(job, made, result);
+    return pkn_pk()->pk_comm_split(job->make.parent->pk, job->make.color, job->make.key, made, config);
 }
 
 static pkn_result_t take_part(struct pkn_comm *parent, void *arg)
@@ -199,8 +194,9 @@ static pkn_result_t submit_split(struct pkn_job *job, const struct pkn_settings 
 
 pkn_result_t pncclCommSplit(pkn_comm_t comm, int color, int key, pkn_comm_t *made, pkn_config_t *config)
 {
-    struct pkn_job job = { .phase = PKN_PHASE_MAKE, .run = begin_split,
-                           .make = { .parent = comm, .out = made, .color = color, .key = key } };
+    struct pkn_job job = { .phase = PKN_PHASE_MAKE,
+                           .run = pkn_job_make,
+                           .make = { .call = call_split, .parent = comm, .out = made, .color = color, .key = key } };
     struct pkn_settings settings;
     pkn_result_t result = made != NULL ? pkn_comm_use(comm) : pkn_fail(PKN_INVALID_ARGUMENT, "newcomm is NULL");
 

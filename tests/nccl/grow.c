@@ -8,33 +8,10 @@
 #define OLD 2
 #define RANKS 4
 #define LEAST 2 /* GPUs */
-#define COUNT ((size_t)3000)
 
 enum { READY };
 
 static int devices;
-
-static bool adds_up(pkn_comm_t comm, gpu_stream_t stream, float *in, float *out, int size)
-{
-    float host[COUNT];
-
-    if (ncclAllReduce(in, out, COUNT, PKN_FLOAT32, PKN_SUM, comm, stream) != PKN_SUCCESS || !bed_idle(stream))
-        return false;
-    bed_download(host, out, COUNT);
-    for (size_t i = 0; i < COUNT; i++)
-        if (host[i] != (float)size)
-            return false;
-    return true;
-}
-
-static float *ones(void)
-{
-    float host[COUNT];
-
-    for (size_t i = 0; i < COUNT; i++)
-        host[i] = 1;
-    return bed_upload(host, COUNT);
-}
 
 static bool is(pkn_comm_t comm, int rank, int size)
 {
@@ -114,18 +91,18 @@ static int old_main(int rank)
 
     gpu_use(rank % devices);
     stream = gpu_stream_new();
-    in = ones();
-    out = ones();
+    in = bed_ones();
+    out = bed_ones();
     bed_await(&shared->has_id, 1);
     MUST(ncclCommInitRank(&comm, OLD, shared->id, rank));
-    check(adds_up(comm, stream, in, out, OLD), "rank %d: the sum of the old", rank);
+    check(bed_adds_up(comm, stream, in, out, OLD), "rank %d: the sum of the old", rank);
     if (rank == 0) {
         MUST(ncclCommGetUniqueId(comm, &id));
         shared->id = id;
         atomic_store(&shared->words[READY], 1);
     }
     MUST(ncclCommGrow(comm, OLD + 1, NULL, -1, &grown, NULL));
-    check(is(grown, rank, OLD + 1) && adds_up(grown, stream, in, out, OLD + 1), "rank %d: the sum of all", rank);
+    check(is(grown, rank, OLD + 1) && bed_adds_up(grown, stream, in, out, OLD + 1), "rank %d: the sum of all", rank);
     MUST(ncclCommDestroy(grown));
     MUST(ncclCommDestroy(comm));
     return bed_end();
@@ -140,11 +117,11 @@ static int new_main(void)
 
     gpu_use(0);
     stream = gpu_stream_new();
-    in = ones();
-    out = ones();
+    in = bed_ones();
+    out = bed_ones();
     bed_await(&shared->words[READY], 1);
     MUST(ncclCommGrow(NULL, OLD + 1, &shared->id, OLD, &grown, NULL));
-    check(is(grown, OLD, OLD + 1) && adds_up(grown, stream, in, out, OLD + 1), "the new rank: the sum of all");
+    check(is(grown, OLD, OLD + 1) && bed_adds_up(grown, stream, in, out, OLD + 1), "the new rank: the sum of all");
     MUST(ncclCommDestroy(grown));
     return bed_end();
 }

@@ -9,33 +9,10 @@
 
 #define RANKS 3
 #define LEAST 2 /* GPUs */
-#define COUNT ((size_t)5000)
 
 enum { LIVING };
 
 static int devices;
-
-static bool adds_up(pkn_comm_t comm, gpu_stream_t stream, float *in, float *out, int size)
-{
-    float host[COUNT];
-
-    if (ncclAllReduce(in, out, COUNT, PKN_FLOAT32, PKN_SUM, comm, stream) != PKN_SUCCESS || !bed_idle(stream))
-        return false;
-    bed_download(host, out, COUNT);
-    for (size_t i = 0; i < COUNT; i++)
-        if (host[i] != (float)size)
-            return false;
-    return true;
-}
-
-static float *ones(void)
-{
-    float host[COUNT];
-
-    for (size_t i = 0; i < COUNT; i++)
-        host[i] = 1;
-    return bed_upload(host, COUNT);
-}
 
 /* Ranks 1 and 2 go on without rank 0. */
 static void one_thread(void)
@@ -80,23 +57,23 @@ static int rank_main(int rank)
 
     gpu_use(rank % devices);
     stream = gpu_stream_new();
-    in = ones();
-    out = ones();
+    in = bed_ones();
+    out = bed_ones();
     bed_await(&shared->has_id, 1);
     MUST(ncclCommInitRank(&comm, RANKS, shared->id, rank));
-    check(adds_up(comm, stream, in, out, RANKS), "rank %d: the sum of all", rank);
+    check(bed_adds_up(comm, stream, in, out, RANKS), "rank %d: the sum of all", rank);
     atomic_fetch_add(&shared->words[LIVING], 1);
     bed_await(&shared->words[LIVING], RANKS);
     if (rank == 1)
         raise(SIGKILL);
-    (void)ncclAllReduce(in, out, COUNT, PKN_FLOAT32, PKN_SUM, comm, stream);
+    (void)ncclAllReduce(in, out, BED_ONES, PKN_FLOAT32, PKN_SUM, comm, stream);
     (void)bed_idle(stream);
     state = bed_settled(comm);
     check(state == PKN_REMOTE_ERROR, "rank %d: the state is %d", rank, (int)state);
     MUST(ncclCommRevoke(comm, 0));
     MUST(ncclCommShrink(comm, NULL, 0, &smaller, NULL, PKN_SHRINK_ABORT));
     MUST(ncclCommCount(smaller, &size));
-    check(size == RANKS - 1 && adds_up(smaller, stream, in, out, RANKS - 1), "rank %d: the sum of the %d that live", rank, size);
+    check(size == RANKS - 1 && bed_adds_up(smaller, stream, in, out, RANKS - 1), "rank %d: the sum of the %d that live", rank, size);
     MUST(ncclCommDestroy(smaller));
     MUST(ncclCommAbort(comm));
     return bed_end();

@@ -22,8 +22,8 @@ slow_rail() { # NAME SECONDS BYTES
     [ "$bytes" -gt $((${turns:-0} * $3 / 4)) ] && [ "${turns:-0}" -gt 0 ]
     outcome "and the slow rail has carried $bytes bytes of ${turns:-0} transfers" $?
 }
-slow_rail "two rails, writes that tell of themselves" 4 2097152
-slow_rail "two rails, a FIN behind the acknowledgements" 8 8388608
+slow_rail "two rails, writes that tell of themselves" 2 2097152
+slow_rail "two rails, a FIN behind the acknowledgements" 2 8388608
 damage "the wire loses all for a second" ok 3 1048576 2 \
     'tc qdisc add dev eth0 root netem loss 100%; sleep 1; tc qdisc del dev eth0 root'
 # rxe fails a queue pair at once when a packet meets the interface down: new ones are made when it is up again. Where none met it, none need be.

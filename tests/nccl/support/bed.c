@@ -72,6 +72,28 @@ void bed_download(float *host, const float *device, size_t count)
     gpu_copy(host, device, count * sizeof *host);
 }
 
+float *bed_ones(void)
+{
+    float host[BED_ONES];
+
+    for (size_t i = 0; i < BED_ONES; i++)
+        host[i] = 1;
+    return bed_upload(host, BED_ONES);
+}
+
+bool bed_adds_up(pkn_comm_t comm, gpu_stream_t stream, const float *in, float *out, int size)
+{
+    float host[BED_ONES];
+
+    if (ncclAllReduce(in, out, BED_ONES, PKN_FLOAT32, PKN_SUM, comm, stream) != PKN_SUCCESS || !bed_idle(stream))
+        return false;
+    bed_download(host, out, BED_ONES);
+    for (size_t i = 0; i < BED_ONES; i++)
+        if (host[i] != (float)size)
+            return false;
+    return true;
+}
+
 double bed_now_ms(void)
 {
     struct timespec now;

@@ -16,6 +16,7 @@
 
 #define BED_SKIPPED 77
 #define BED_RANKS 8
+#define BED_ONES ((size_t)5000)
 
 /* PASS and FAIL lines; bed_end is main's return value. Any thread. */
 bool check(bool passed, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -31,6 +32,9 @@ bool bed_has_gpus(int gpus);
 /* f32: device memory from host values, and back. */
 float *bed_upload(const float *host, size_t count);
 void bed_download(float *host, const float *device, size_t count);
+/* BED_ONES ones in device memory; and whether their sum over the ranks, from `in` to `out`, is how many ranks there are. */
+float *bed_ones(void);
+bool bed_adds_up(pkn_comm_t comm, gpu_stream_t stream, const float *in, float *out, int size);
 
 /* Until the stream is idle, at most a minute; false: it is not, or has failed. */
 bool bed_idle(gpu_stream_t stream);

@@ -203,6 +203,8 @@ int pki_first_hole(const struct pk_comm *comm);
 pk_result_t pki_seats_settle(struct pk_comm *comm, bool joins);
 /* As the bootstrap's, by the numbers of the ranks: what nobody gives is zero. */
 pk_result_t pki_comm_gather(struct pk_comm *comm, const void *mine, size_t bytes, void *all);
+/* mine[size], theirs[size]: likewise. */
+pk_result_t pki_comm_alltoall(struct pk_comm *comm, const void *mine, size_t bytes, void *theirs);
 pk_result_t pki_seats_connect_local(struct pk_comm *comm);
 /* `met` has room for the size. Returns how many entries it has. */
 int pki_seats_addresses(const struct pk_comm *comm, struct sockaddr_storage *met);

@@ -60,6 +60,13 @@ int pki_first_hole(const struct pk_comm *comm)
 
 /* ---- exchanges ---- */
 
+static void unpack(const struct pk_comm *comm, const unsigned char *packed, size_t bytes, void *all)
+{
+    memset(all, 0, (size_t)comm->size * bytes);
+    for (int k = 0; k < comm->seats.n; k++)
+        memcpy((char *)all + (size_t)comm->seats.ranks[k] * bytes, packed + (size_t)k * bytes, bytes);
+}
+
 pk_result_t pki_comm_gather(struct pk_comm *comm, const void *mine, size_t bytes, void *all)
 {
     const struct pki_seats *seats = &comm->seats;
@@ -72,11 +79,29 @@ pk_result_t pki_comm_gather(struct pk_comm *comm, const void *mine, size_t bytes
     if (packed == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory to gather %zu bytes of %d ranks", bytes, seats->n);
     result = pki_bootstrap_allgather(comm->bootstrap, mine, bytes, packed, comm->deadline_ns);
-    if (result == PK_OK) {
-        memset(all, 0, (size_t)comm->size * bytes);
-        for (int k = 0; k < seats->n; k++)
-            memcpy((char *)all + (size_t)seats->ranks[k] * bytes, packed + (size_t)k * bytes, bytes);
-    }
+    if (result == PK_OK)
+        unpack(comm, packed, bytes, all);
+    free(packed);
+    return result;
+}
+
+pk_result_t pki_comm_alltoall(struct pk_comm *comm, const void *mine, size_t bytes, void *theirs)
+{
+    const struct pki_seats *seats = &comm->seats;
+    const size_t total = (size_t)seats->n * bytes;
+    unsigned char *packed;
+    pk_result_t result;
+
+    if (seats->ranks == NULL)
+        return pki_bootstrap_alltoall(comm->bootstrap, mine, bytes, theirs, comm->deadline_ns);
+    packed = malloc(2 * total);
+    if (packed == NULL)
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to tell %zu bytes to each of %d ranks", bytes, seats->n);
+    for (int k = 0; k < seats->n; k++)
+        memcpy(packed + (size_t)k * bytes, (const char *)mine + (size_t)seats->ranks[k] * bytes, bytes);
+    result = pki_bootstrap_alltoall(comm->bootstrap, packed, bytes, packed + total, comm->deadline_ns);
+    if (result == PK_OK)
+        unpack(comm, packed + total, bytes, theirs);
     free(packed);
     return result;
 }

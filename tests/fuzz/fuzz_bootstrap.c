@@ -3,6 +3,7 @@
  * The first byte chooses the target. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "comm/bootstrap/accept.h"
@@ -118,7 +119,43 @@ static void fuzz_connect(const unsigned char *data, size_t bytes)
     fuzz_handshake(data, bytes, false);
 }
 
+/* Bytes, and no more behind them; the far end goes on taking what comes. */
+static int talk(const unsigned char *data, size_t bytes, int *far)
+{
+    int ends[2];
+
+    require(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
+    if (bytes > 0)
+        (void)!write(ends[0], data, bytes < 65536 ? bytes : 65536);
+    (void)shutdown(ends[0], SHUT_WR);
+    *far = ends[0];
+    return ends[1];
+}
+
+/* Two ranks gather (bit 1 of the first byte: have something for each), and the other one, rank 0 or (bit 0) rank 1, says anything. */
+static void fuzz_exchange(const unsigned char *data, size_t bytes)
+{
+    const int other = bytes > 0 ? data[0] & 1 : 0;
+    const bool all = bytes > 0 && (data[0] & 2) == 0;
+    unsigned char mine[16] = { 0 }, theirs[16];
+    struct pki_conn conns[2] = { { .fd = -1 }, { .fd = -1 } };
+    struct pki_bootstrap b = { .size = 2, .rank = 1 - other, .conns = conns, .conn_count = 1 + other, .watch_fd = -1 };
+    struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.u32 = (uint32_t)other };
+    pk_result_t result;
+    int far;
+
+    conns[other].fd = talk(data + (bytes > 0), bytes - (bytes > 0), &far);
+    b.watch_fd = epoll_create1(EPOLL_CLOEXEC);
+    require(b.watch_fd >= 0 && epoll_ctl(b.watch_fd, EPOLL_CTL_ADD, conns[other].fd, &event) == 0);
+    result = all ? pki_bootstrap_allgather(&b, mine, 8, theirs, UINT64_MAX) : pki_bootstrap_alltoall(&b, mine, 8, theirs, UINT64_MAX);
+    require(result == b.failed && (result != PK_OK || b.sequence == 1));
+    pki_conn_close(&conns[other]);
+    close(b.watch_fd);
+    close(far);
+}
+
 const struct fuzz_target fuzz_targets[] = {
     { "id", fuzz_id },         { "hello", fuzz_hello },     { "notice", fuzz_notice }, { "host_port", fuzz_host_port },
-    { "accept", fuzz_accept }, { "connect", fuzz_connect }, { "frame", fuzz_conn },    { NULL, NULL },
+    { "accept", fuzz_accept }, { "connect", fuzz_connect }, { "frame", fuzz_conn },    { "exchange", fuzz_exchange },
+    { NULL, NULL },
 };

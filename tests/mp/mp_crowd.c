@@ -99,7 +99,7 @@ static void speak(int fd, int kind)
 
     for (size_t i = 0; i < sizeof noise; i++)
         noise[i] = (unsigned char)rand();
-    memcpy(noise, "PKh2", kind == 0 ? 4 : 0); /* some begin as they should */
+    memcpy(noise, "PKh3", kind == 0 ? 4 : 0); /* some begin as they should */
     (void)!send(fd, noise, kind == 1 ? 7 : sizeof noise, MSG_NOSIGNAL);
 }
 

@@ -3,7 +3,8 @@
  * Eight ranks add up 1 MiB of floats again and again, and split their communicator now and then. Ranks are killed: at any moment, inside
  * split, agree and shrink, two at once, rank 0 too. The others revoke, agree, shrink, and go on with the operation that they have agreed on,
  * until one is left. Each sum that came with PK_OK is that of the communicator's ranks, and nobody waits for ever. A rank that is stopped
- * (SIGSTOP) is left behind at the deadline, and is told so when it goes on.
+ * (SIGSTOP) before an operation is left behind at the deadline of that, and is told so when it goes on. The others have all come there by then, and
+ * have another deadline, far off, for all that follows.
  *
  * usage: mp.survive [KILLS [SEED]]     prints how long it takes from a kill to the first right sum on all that live
  */
@@ -11,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "pickle/pickle.h"
@@ -22,10 +24,11 @@
 #define KILLS_MAX 10000
 #define SPLIT_EVERY 8
 #define RECOVER_MS 60000
-#define STOP_MS 5000 /* the deadline where a rank is stopped: nobody who goes on is without a core for so long */
+#define STOP_MS 5000 /* the deadline of the operation before which a rank is stopped, from when all others are there */
+#define STOPS 100    /* says the rank that will stop before the next operation */
 
 /* Words of the shared memory, of all and of each rank. */
-enum { STOP, LEFT };
+enum { STOP, LEFT, VICTIM, THERE }; /* VICTIM: 0, or the rank that is to stop itself, and 1 */
 enum { PHASE, GENERATION, RIGHT_GENERATION, RIGHT_NS, LIVING, STEPS_NS };
 
 enum phase { WORKS, SPLITS, REVOKES, AGREES, SHRINKS, PHASES };
@@ -41,6 +44,7 @@ struct life {
     long op;             /* the next one */
     float *in, *out;
     bool stops;          /* a rank is stopped: it finds itself left behind */
+    bool waits;          /* in the next operation for the one that is stopped */
 };
 
 static void set_phase(enum phase phase)
@@ -188,6 +192,30 @@ static void note_right(const struct life *l)
     atomic_store(&words[RIGHT_GENERATION], atomic_load(&words[GENERATION]));
 }
 
+static float flag_of(const struct life *l)
+{
+    const struct ranks_shared *shared = ranks_shared();
+
+    if (atomic_load(&shared->words[VICTIM]) == ranks_rank() + 1 && collectives(l->op + 1) == 1)
+        return STOPS;
+    return atomic_load(&shared->words[STOP]) != 0;
+}
+
+/* Before the next operation. */
+static void stop_one(struct life *l)
+{
+    _Atomic int64_t *words = ranks_shared()->words;
+
+    if (atomic_load(&words[VICTIM]) == ranks_rank() + 1) {
+        raise(SIGSTOP);
+        return;
+    }
+    l->waits = true;
+    atomic_fetch_add(&words[THERE], 1);
+    for (int ms = 0; ms < RECOVER_MS && atomic_load(&words[THERE]) < SIZE - 1; ms++)
+        usleep(1000);
+}
+
 /* *ended: all have been asked to stop. */
 static pk_result_t work(struct life *l, bool *ended)
 {
@@ -197,15 +225,18 @@ static pk_result_t work(struct life *l, bool *ended)
         return result;
     for (size_t i = 0; i < COUNT; i++)
         l->in[i] = value(ranks_rank(), l->op, i);
-    l->in[0] = atomic_load(&ranks_shared()->words[STOP]) != 0;
-    result = pk_allreduce(l->in, l->out, COUNT, PK_F32, PK_SUM, l->comm, PK_BLOCKING);
+    l->in[0] = flag_of(l);
+    result = pk_allreduce(l->in, l->out, COUNT, PK_F32, PK_SUM, l->comm, PK_WITHIN(PK_BLOCKING, l->waits ? STOP_MS : 0));
+    l->waits = false;
     if (result != PK_OK)
         return result;
     if (!is_right(l, l->out))
         die("a wrong sum with PK_OK", result);
     note_right(l);
-    *ended = l->out[0] > 0;
+    *ended = l->out[0] > 0 && l->out[0] < STOPS;
     l->op++;
+    if (l->out[0] >= STOPS)
+        stop_one(l);
     return PK_OK;
 }
 
@@ -218,7 +249,7 @@ static int rank_main(void)
 
     config.device = PK_DEVICE_HOST;
     l.stops = strcmp(ranks_role(), "stop") == 0;
-    config.timeout_ms = l.stops ? STOP_MS : RECOVER_MS;
+    config.timeout_ms = RECOVER_MS;
     result = l.in == NULL || l.out == NULL ? PK_ERR_MEMORY : pk_comm_init(&l.comm, &config);
     if (result == PK_OK)
         result = meet(&l);
@@ -370,6 +401,15 @@ static int run_job(int most)
     return well ? killed : -1;
 }
 
+static bool await_stop(const struct job *job, int victim)
+{
+    int status = 0;
+
+    for (int ms = 0; ms < RECOVER_MS && waitpid(job->ranks.pids[victim], &status, WUNTRACED | WNOHANG) == 0; ms++)
+        usleep(1000);
+    return WIFSTOPPED(status);
+}
+
 /* One of eight is stopped, and goes on when the others have a sum without it. */
 static void run_stop(int victim)
 {
@@ -381,8 +421,9 @@ static void run_stop(int victim)
     for (int r = 0; r < SIZE; r++)
         job.alive[r] = true;
     well = await_recovery(&job);
+    atomic_store(&job.ranks.shared->words[VICTIM], victim + 1);
+    well = well && await_stop(&job, victim);
     job.killed_ns = monotonic_ns();
-    kill(job.ranks.pids[victim], SIGSTOP);
     job.alive[victim] = false;
     job.living--;
     well = well && await_recovery(&job);

@@ -7,14 +7,14 @@
 
 /* ---- all goes well ---- */
 
-static void gather_among(int size)
+static void among(int size, pk_result_t (*body)(struct rank *, struct pki_bootstrap *))
 {
     struct rank ranks[RANKS_MAX];
     int before;
 
     open_files();
     before = open_files();
-    make_ranks(ranks, size, gather_body);
+    make_ranks(ranks, size, body);
     start_ranks(ranks, size);
     join_ranks(ranks, size);
     expect_all(ranks, size, PK_OK, NULL);
@@ -23,19 +23,36 @@ static void gather_among(int size)
 
 Test(bootstrap, gather_1, .timeout = 20)
 {
-    gather_among(1);
+    among(1, gather_body);
 }
 Test(bootstrap, gather_2, .timeout = 20)
 {
-    gather_among(2);
+    among(2, gather_body);
 }
 Test(bootstrap, gather_8, .timeout = 20)
 {
-    gather_among(8);
+    among(8, gather_body);
 }
 Test(bootstrap, gather_32, .timeout = 20)
 {
-    gather_among(32);
+    among(32, gather_body);
+}
+
+Test(bootstrap, all_to_all_1, .timeout = 20)
+{
+    among(1, alltoall_body);
+}
+Test(bootstrap, all_to_all_2, .timeout = 20)
+{
+    among(2, alltoall_body);
+}
+Test(bootstrap, all_to_all_8, .timeout = 20)
+{
+    among(8, alltoall_body);
+}
+Test(bootstrap, all_to_all_32, .timeout = 20)
+{
+    among(32, alltoall_body);
 }
 
 Test(bootstrap, rank_0_comes_late, .timeout = 20)
@@ -234,6 +251,60 @@ Test(bootstrap, gather_of_uneven_parts, .timeout = 20)
     start_ranks(ranks, 3);
     join_ranks(ranks, 3);
     expect_all(ranks, 3, PK_ERR_MISMATCH, "rank 1 sent");
+}
+
+/* The ranks' calls differ: some gather, one has something for each. */
+static pk_result_t differing_body(struct rank *self, struct pki_bootstrap *b)
+{
+    unsigned char mine[3] = { 0 }, theirs[3];
+
+    if (self->rank == 1)
+        return pki_bootstrap_alltoall(b, mine, 1, theirs, pki_deadline_ns(LIMIT_MS));
+    return pki_bootstrap_allgather(b, mine, 1, theirs, pki_deadline_ns(LIMIT_MS));
+}
+
+Test(bootstrap, all_to_all_beside_a_gather, .timeout = 20)
+{
+    struct rank ranks[3];
+
+    make_ranks(ranks, 3, differing_body);
+    start_ranks(ranks, 3);
+    join_ranks(ranks, 3);
+    expect_all(ranks, 3, PK_ERR_MISMATCH, "rank 1 sent message 2.0 of 3 bytes instead of 2.0 of 1");
+}
+
+/* One dies between two rounds, of which the second has nothing for most. */
+static pk_result_t die_in_rounds_body(struct rank *self, struct pki_bootstrap *b)
+{
+    const size_t bytes = PKI_BOOTSTRAP_GATHER_MAX; /* one rank a round */
+    unsigned char *mine = calloc(4, bytes), *theirs = malloc(4 * bytes);
+    const struct pki_frame frame = { .type = PKI_FRAME_PART, .bytes = (uint32_t)bytes };
+    pk_result_t result = PK_OK;
+
+    if (self->rank == 2) {
+        pki_wire_put_frame(mine, &frame);
+        (void)pki_send_all(b->conns[0].fd, mine, PKI_FRAME_HEADER_BYTES + bytes,
+                           &(struct pki_wait){ .deadline_ns = pki_deadline_ns(LIMIT_MS) }, NULL);
+        shutdown(b->conns[0].fd, SHUT_RDWR);
+    } else {
+        result = pki_bootstrap_alltoall(b, mine, bytes, theirs, pki_deadline_ns(LIMIT_MS));
+    }
+    free(mine);
+    free(theirs);
+    return result;
+}
+
+Test(bootstrap, death_between_rounds_is_named, .timeout = 20)
+{
+    struct rank ranks[4];
+
+    make_ranks(ranks, 4, die_in_rounds_body);
+    start_ranks(ranks, 4);
+    join_ranks(ranks, 4);
+    for (int r = 0; r < 4; r++) {
+        cr_expect_eq(ranks[r].result, r == 2 ? PK_OK : PK_ERR_PEER, "rank %d: %d, %s", r, ranks[r].result, ranks[r].error.text);
+        cr_expect(r == 2 || strstr(ranks[r].error.text, "rank 2 died") != NULL, "rank %d: %s", r, ranks[r].error.text);
+    }
 }
 
 Test(bootstrap, arguments)

@@ -176,21 +176,41 @@ static void agree(struct world *w, int dead, struct sim_recovery *out)
     }
 }
 
-/* Through rank 0 goes what each tells, to each. */
-static double gather_us(const struct sim_machine *m, double ranks, double bytes)
+static double through_root_us(const struct sim_machine *m, double ranks, double bytes)
 {
     const double gbps = m->nodes > 1 ? m->inter.gbps.memory : m->copy.gbps.memory;
 
-    return 2 * ranks * SOCKET_US + 2 * WAKE_US + ranks * ranks * bytes / (gbps * 1e3);
+    return 2 * ranks * SOCKET_US + 2 * WAKE_US + bytes / (gbps * 1e3);
 }
 
-/* Ranks of several hosts tell all others, of each rank, where it can be reached (paths/connect.c). */
+/* Through rank 0 goes what each tells, to each. */
+static double gather_us(const struct sim_machine *m, double ranks, double bytes)
+{
+    return through_root_us(m, ranks, ranks * (ranks + 1) * bytes);
+}
+
+/* What each tells each alone, to rank 0 and from there. */
+static double alltoall_us(const struct sim_machine *m, double ranks, double bytes)
+{
+    return through_root_us(m, ranks, 2 * ranks * ranks * bytes);
+}
+
+/* Ranks of several hosts tell each other where they can be reached, and by what (paths/connect.c). */
+static double offers_us(const struct sim_machine *m, double ranks)
+{
+    double us = alltoall_us(m, ranks, 1);
+
+    for (const struct pki_transport *const *t = pki_transports(); *t != NULL; t++)
+        if ((*t)->between_hosts)
+            us += alltoall_us(m, ranks, 8 + sizeof((struct pki_blob *)0)->bytes);
+    return us;
+}
+
 static double meet_us(const struct sim_machine *m, double ranks, int cores_per_node)
 {
-    const double offers = m->nodes > 1 ? ranks * PKI_TRANSPORTS_MAX * (8 + sizeof((struct pki_blob *)0)->bytes) : 0;
     const double turns = (double)m->ranks_per_node / cores_per_node; /* ranks that one core has to serve */
 
-    return ranks * PROOF_US + gather_us(m, ranks, sizeof(struct pki_peer_info)) + gather_us(m, ranks, offers) +
+    return ranks * PROOF_US + gather_us(m, ranks, sizeof(struct pki_peer_info)) + (m->nodes > 1 ? offers_us(m, ranks) : 0) +
            TELLS * gather_us(m, ranks, 64) + ranks * PAIR_US * turns;
 }
 

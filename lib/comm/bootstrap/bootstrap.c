@@ -48,14 +48,14 @@ pk_result_t pki_bootstrap_release(const pk_unique_id_t *id)
     return pki_fail(PK_ERR_ARG, NULL, "this process did not make the id, or it is used up or released");
 }
 
-/* One descriptor that stands for all connections of rank 0. */
+/* One descriptor that stands for all connections of rank 0. It says once what has come (exchange.c). */
 static pk_result_t watch_all(struct pki_bootstrap *b)
 {
     b->watch_fd = pki_fd_keep(epoll_create1(EPOLL_CLOEXEC));
     if (b->watch_fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, NULL, "epoll_create");
     for (int r = 1; r < b->size; r++) {
-        struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP, .data.u32 = (uint32_t)r };
+        struct epoll_event event = { .events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.u32 = (uint32_t)r };
 
         if (epoll_ctl(b->watch_fd, EPOLL_CTL_ADD, b->conns[r].fd, &event) != 0)
             return pki_fail_errno(PK_ERR_SYSTEM, NULL, "epoll_ctl");
@@ -191,123 +191,6 @@ bool pki_id_grows(const pk_unique_id_t *id)
 
     pki_auth_wipe(&unpacked.secret, sizeof unpacked.secret);
     return grows;
-}
-
-static bool not_gathered(const struct pki_bootstrap *b, int r)
-{
-    return r != 0 && !b->conns[r].ready;
-}
-
-/* They have come, but the deadline of the whole passed before they sent this. */
-static pk_result_t parts_missing(struct pki_bootstrap *b)
-{
-    char names[200];
-    int first = pki_bootstrap_name_missing(b, not_gathered, names, sizeof names);
-
-    return pki_bootstrap_fail(b, PK_ERR_TIMEOUT, first, "%s of %d did not take the next step in %llu ms, and the deadline passed", names, b->size,
-                              pki_bootstrap_elapsed_ms(b));
-}
-
-/* Rank 0 reads every rank's part, in whatever order they come. */
-static pk_result_t collect(struct pki_bootstrap *b, struct pollfd *polls, uint64_t deadline_ns)
-{
-    const struct pki_wait wait = { .deadline_ns = deadline_ns, .cancel = b->cancel };
-
-    for (;;) {
-        pk_result_t result = PK_OK;
-        size_t waiting = 0;
-
-        for (int r = 1; r < b->size; r++) {
-            result = pki_bootstrap_receive(b, r, true);
-            if (result == PK_IN_PROGRESS)
-                polls[waiting++] = (struct pollfd){ .fd = b->conns[r].fd, .events = POLLIN };
-            else if (result != PK_OK)
-                return result;
-        }
-        if (waiting == 0)
-            return PK_OK;
-        if (!b->asked)
-            result = pki_poll(polls, waiting, &wait);
-        if (b->asked || result == PK_IN_PROGRESS)
-            return parts_missing(b);
-        if (result == PK_ERR_ABORTED)
-            return pki_bootstrap_fail(b, PK_ERR_ABORTED, -1, "aborted");
-        if (result != PK_OK)
-            return pki_bootstrap_adopt(b, result);
-    }
-}
-
-static pk_result_t place_parts(struct pki_bootstrap *b, const void *mine, size_t bytes, unsigned char *all)
-{
-    for (int r = 1; r < b->size; r++) {
-        struct pki_conn *c = &b->conns[r];
-
-        if (c->frame.type != PKI_FRAME_PART || c->frame.sequence != b->sequence || c->frame.bytes != bytes)
-            return pki_bootstrap_fail(b, PK_ERR_MISMATCH, r, "rank %d sent message %d.%u of %u bytes instead of %d.%u of %zu",
-                                      r, c->frame.type, c->frame.sequence, c->frame.bytes, PKI_FRAME_PART, b->sequence, bytes);
-        memcpy(all + (size_t)r * bytes, c->payload, bytes);
-        pki_conn_release(c);
-    }
-    memcpy(all, mine, bytes);
-    return PK_OK;
-}
-
-static pk_result_t gather_root(struct pki_bootstrap *b, const void *mine, size_t bytes, void *all, uint64_t deadline_ns)
-{
-    const size_t total = (size_t)b->size * bytes;
-    struct pollfd *polls = calloc((size_t)b->size, sizeof polls[0]);
-    unsigned char *parts = malloc(total);
-    pk_result_t result = PK_OK;
-
-    if (polls == NULL || parts == NULL)
-        result = pki_bootstrap_fail(b, PK_ERR_MEMORY, -1, "no memory to gather %zu bytes", total);
-    if (result == PK_OK)
-        result = collect(b, polls, deadline_ns);
-    if (result == PK_OK)
-        result = place_parts(b, mine, bytes, parts);
-    for (int r = 1; r < b->size && result == PK_OK; r++)
-        result = pki_bootstrap_send(b, r, PKI_FRAME_ALL, parts, total, deadline_ns);
-    if (result == PK_OK)
-        memcpy(all, parts, total);
-    free(parts);
-    free(polls);
-    return result;
-}
-
-static pk_result_t gather_other(struct pki_bootstrap *b, const void *mine, size_t bytes, void *all, uint64_t deadline_ns)
-{
-    const size_t total = (size_t)b->size * bytes;
-    struct pki_conn *root = &b->conns[0];
-    pk_result_t result = pki_bootstrap_send(b, 0, PKI_FRAME_PART, mine, bytes, deadline_ns);
-
-    if (result == PK_OK)
-        result = pki_bootstrap_await(b, PKI_FRAME_ALL, deadline_ns);
-    if (result != PK_OK)
-        return result;
-    if (root->frame.bytes != total)
-        return pki_bootstrap_fail(b, PK_ERR_MISMATCH, 0, "rank 0 gathered %u bytes, not %zu", root->frame.bytes, total);
-    memcpy(all, root->payload, total);
-    pki_conn_release(root);
-    return PK_OK;
-}
-
-pk_result_t pki_bootstrap_allgather(struct pki_bootstrap *b, const void *mine, size_t bytes, void *all, uint64_t deadline_ns)
-{
-    pk_result_t result = pki_bootstrap_check(b);
-
-    if (result != PK_OK)
-        return result;
-    b->began_ns = pki_now_ns();
-    if (bytes == 0 || bytes > PKI_BOOTSTRAP_GATHER_MAX || bytes > UINT32_MAX / (size_t)b->size) /* a frame's length has 32 bits */
-        return pki_bootstrap_fail(b, PK_ERR_ARG, -1, "cannot gather %zu bytes from each rank", bytes);
-    if (b->size == 1)
-        memcpy(all, mine, bytes);
-    else if (b->rank == 0)
-        result = gather_root(b, mine, bytes, all, deadline_ns);
-    else
-        result = gather_other(b, mine, bytes, all, deadline_ns);
-    b->sequence++;
-    return result;
 }
 
 pk_result_t pki_bootstrap_barrier(struct pki_bootstrap *b, uint64_t deadline_ns)

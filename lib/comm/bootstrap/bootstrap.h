@@ -77,6 +77,12 @@ bool pki_id_drop(const pk_unique_id_t *id);
 pk_result_t pki_bootstrap_allgather(struct pki_bootstrap *bootstrap, const void *mine, size_t bytes, void *all,
                                     uint64_t deadline_ns);
 
+/* mine[size]: what this rank has for each rank, `bytes` (as of a gather) each; theirs[size]: what each has for this one. A rank
+ * gets what is for it alone: n * n entries go through rank 0, where a gather of all rows would bring each of n ranks as many.
+ * Errors as of a gather. */
+pk_result_t pki_bootstrap_alltoall(struct pki_bootstrap *bootstrap, const void *mine, size_t bytes, void *theirs,
+                                   uint64_t deadline_ns);
+
 pk_result_t pki_bootstrap_barrier(struct pki_bootstrap *bootstrap, uint64_t deadline_ns);
 
 /* Join this rank and every other rank r with local[r] by an authenticated unix stream socket (a name made from randomness, abstract or in

@@ -265,19 +265,18 @@ pk_result_t pki_bootstrap_send(struct pki_bootstrap *b, int r, enum pki_frame_ty
     const struct pki_where where = { .rank = b->rank, .peer = r, .op = "init" };
     const struct pki_wait wait = { .deadline_ns = deadline_ns, .cancel = b->cancel };
     const struct pki_frame frame = { .type = type, .sequence = b->sequence, .bytes = (uint32_t)bytes };
-    unsigned char *message;
+    unsigned char message[PKI_FRAME_HEADER_BYTES + 1024];
+    const size_t joined = bytes <= sizeof message - PKI_FRAME_HEADER_BYTES ? bytes : 0; /* in one packet with the header */
     pk_result_t result;
 
     if (b->conns[r].fd < 0)
         return on_left(b, r, true);
-    message = malloc(PKI_FRAME_HEADER_BYTES + bytes);
-    if (message == NULL)
-        return pki_bootstrap_fail(b, PK_ERR_MEMORY, -1, "no memory for a message of %zu bytes", bytes);
     pki_wire_put_frame(message, &frame);
-    if (bytes > 0)
-        memcpy(message + PKI_FRAME_HEADER_BYTES, data, bytes);
-    result = pki_send_all(b->conns[r].fd, message, PKI_FRAME_HEADER_BYTES + bytes, &wait, &where);
-    free(message);
+    if (joined > 0)
+        memcpy(message + PKI_FRAME_HEADER_BYTES, data, joined);
+    result = pki_send_all(b->conns[r].fd, message, PKI_FRAME_HEADER_BYTES + joined, &wait, &where);
+    if (result == PK_OK && bytes > joined)
+        result = pki_send_all(b->conns[r].fd, data, bytes, &wait, &where);
     /* A rank that gave up may have said why before it closed. */
     while (result == PK_ERR_PEER && b->failed == PK_OK && pki_bootstrap_receive(b, r, true) == PK_OK)
         pki_conn_release(&b->conns[r]);

@@ -30,7 +30,7 @@ struct pki_bootstrap {
     const atomic_bool *cancel;
     struct pki_secret secret;
     unsigned char session[PKI_SESSION_BYTES]; /* made by rank 0 for this bootstrap alone */
-    uint32_t sequence;                        /* of the next gather */
+    uint32_t sequence;                        /* of the next gather, or round of an all-to-all */
     uint32_t life;                            /* of the meeting */
     uint64_t began_ns;                        /* the call in progress, for texts */
     uint64_t report_ns;                       /* when it is due to say what it waits for */

@@ -8,7 +8,7 @@
 #include "util/netif.h"
 
 #define ID_MAGIC 0x31644b50u        /* "PKd1" */
-#define HELLO_MAGIC 0x32684b50u     /* "PKh2" */
+#define HELLO_MAGIC 0x33684b50u     /* "PKh3" */
 #define CHALLENGE_MAGIC 0x31634b50u /* "PKc1" */
 #define FRAME_MAGIC 0x31624b50u     /* "PKb1" */
 

@@ -3,7 +3,7 @@
  * Bytes of the bootstrap: the id, the handshake and the frames behind it, all little endian. Pure functions; every get_*
  * takes bytes from outside, trusts nothing and is a fuzz target. They return false when the bytes are no such thing.
  *
- *   hello      magic "PKh2", kind u8, zero[3], from u32, to u32, size u32, life u32, nonce[32]   connecting end speaks first
+ *   hello      magic "PKh3", kind u8, zero[3], from u32, to u32, size u32, life u32, nonce[32]   connecting end speaks first
  *   challenge  magic "PKc1", nonce[32], mac[32]                                              accepting end proves itself
  *   proof      mac[32]                                                                       connecting end proves itself
  *   frame      magic "PKb1", type u8, zero[3], sequence u32, bytes u32, payload
@@ -61,8 +61,8 @@ struct pki_hello {
 
 enum pki_frame_type {
     PKI_FRAME_WELCOME = 1, /* rank 0: all are in; payload is the session's random name */
-    PKI_FRAME_PART = 2,    /* to rank 0: this rank's part of a gather */
-    PKI_FRAME_ALL = 3,     /* rank 0: the gathered parts */
+    PKI_FRAME_PART = 2,    /* to rank 0: this rank's part of a gather, or what it has for some ranks */
+    PKI_FRAME_ALL = 3,     /* rank 0: the gathered parts, or what all have for this rank */
     PKI_FRAME_NOTICE = 4,  /* an error; the sender gives up */
     PKI_FRAME_SHUTDOWN = 5, /* the sender leaves in good order */
     PKI_FRAME_WHERE = 6,   /* to and from the process that made the id: where rank 0 listens, an id without its secret */

@@ -150,12 +150,12 @@ static void do_without(struct pk_comm *comm, int peer, int t, struct link *link)
     pki_log(PKI_LOG_WARN, &where, "%s does not join these two ranks: another transport does", comm->ifaces[t]->transport->name);
 }
 
-/* offers[size][PKI_TRANSPORTS_MAX], to each rank; one of length 0 where the transport refused. */
+/* offers[PKI_TRANSPORTS_MAX][size], to each rank; one of length 0 where the transport refused. */
 static pk_result_t make_offers(struct pk_comm *comm, struct link *links, struct wire_blob *offers)
 {
     for (int i = 0; i < comm->size; i++)
         for (int t = 0; t < PKI_TRANSPORTS_MAX; t++) {
-            struct wire_blob *offer = &offers[i * PKI_TRANSPORTS_MAX + t];
+            struct wire_blob *offer = &offers[t * comm->size + i];
             struct pki_blob mine;
             pk_result_t result;
 
@@ -175,25 +175,24 @@ static pk_result_t make_offers(struct pk_comm *comm, struct link *links, struct 
     return PK_OK;
 }
 
-/* One rank's offers to all are one part of a gather, or several where they are long. */
+/* All ranks know alike what any of them can use. */
+static bool anyone_can(const struct pk_comm *comm, int t)
+{
+    const struct pki_transport *transport = pki_transports()[t];
+
+    for (int i = 0; i < comm->size && transport != NULL && transport->between_hosts; i++)
+        if (comm->peer_infos[i].probes[t].usable)
+            return true;
+    return false;
+}
+
 static pk_result_t exchange_offers(struct pk_comm *comm, const struct wire_blob *mine, struct wire_blob *theirs)
 {
-    const size_t row = PKI_TRANSPORTS_MAX, most = PKI_BOOTSTRAP_GATHER_MAX / (row * sizeof *mine);
-    struct wire_blob *part;
     pk_result_t result = PK_OK;
 
-    for (size_t first = 0; first < (size_t)comm->size && result == PK_OK; first += most) {
-        size_t n = (size_t)comm->size - first < most ? (size_t)comm->size - first : most;
-
-        part = malloc((size_t)comm->size * n * row * sizeof *part);
-        if (part == NULL)
-            return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the offers of %d ranks", comm->size);
-        result = pki_comm_gather(comm, mine + first * row, n * row * sizeof *mine, part);
-        if (result == PK_OK && (size_t)comm->rank >= first && (size_t)comm->rank < first + n)
-            for (size_t i = 0; i < (size_t)comm->size; i++)
-                memcpy(theirs + i * row, part + (i * n + (size_t)comm->rank - first) * row, row * sizeof *part);
-        free(part);
-    }
+    for (int t = 0; t < PKI_TRANSPORTS_MAX && pki_transports()[t] != NULL && result == PK_OK; t++)
+        if (anyone_can(comm, t))
+            result = pki_comm_alltoall(comm, mine + t * comm->size, sizeof *mine, theirs + t * comm->size);
     return result;
 }
 
@@ -201,7 +200,7 @@ static pk_result_t take_offers(struct pk_comm *comm, struct link *links, const s
 {
     for (int i = 0; i < comm->size; i++)
         for (int t = 0; t < PKI_TRANSPORTS_MAX; t++) {
-            const struct wire_blob *offer = &offers[i * PKI_TRANSPORTS_MAX + t];
+            const struct wire_blob *offer = &offers[t * comm->size + i];
             struct pki_where where = { .rank = comm->rank, .peer = i, .op = "init" };
             struct pki_blob *theirs = &links[i].theirs[t];
             pk_result_t result;
@@ -229,20 +228,20 @@ static pk_result_t take_offers(struct pk_comm *comm, struct link *links, const s
 /* What one of two ranks does without, the other does without too. */
 static pk_result_t agree(struct pk_comm *comm, struct link *links)
 {
-    size_t size = (size_t)comm->size;
-    uint8_t *stand = calloc(size + size * size, 1), *all; /* bit t: transport t joins us */
+    const size_t size = (size_t)comm->size;
+    uint8_t *stand = calloc(2 * size, 1), *theirs; /* bit t: transport t joins us */
     pk_result_t result;
 
     if (stand == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the connections of %d ranks", comm->size);
-    all = stand + size;
+    theirs = stand + size;
     for (size_t i = 0; i < size; i++)
         for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
             stand[i] |= (uint8_t)((links[i].eps[t] != NULL) << t);
-    result = pki_comm_gather(comm, stand, size, all);
+    result = pki_comm_alltoall(comm, stand, 1, theirs);
     for (int i = 0; i < comm->size && result == PK_OK; i++)
         for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
-            if (!comm->local[i] && links[i].eps[t] != NULL && (all[(size_t)i * size + (size_t)comm->rank] >> t & 1) == 0)
+            if (!comm->local[i] && links[i].eps[t] != NULL && (theirs[i] >> t & 1) == 0)
                 do_without(comm, i, t, &links[i]);
     free(stand);
     return result;

@@ -166,23 +166,23 @@ static void look(struct verify *v)
 static pk_result_t agree(struct verify *v)
 {
     size_t size = (size_t)v->comm->size;
-    unsigned char *all = calloc(size, size);
+    unsigned char *theirs = calloc(size, 1);
     pk_result_t result;
 
-    if (all == NULL)
+    if (theirs == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for %zu ranks", size);
-    result = pki_comm_gather(v->comm, v->bad, size, all);
+    result = pki_comm_alltoall(v->comm, v->bad, 1, theirs);
     for (size_t i = 0; i < size && result == PK_OK; i++) {
         struct pki_where where = { .rank = v->comm->rank, .peer = (int)i, .op = "init" };
 
-        v->bad[i] |= all[i * size + (size_t)v->comm->rank];
+        v->bad[i] |= theirs[i];
         if (v->eps[i] == NULL || v->bad[i] == 0)
             continue;
         v->eps[i]->can_put = false;
         pki_log(PKI_LOG_WARN, &where, "the driver says that the GPUs reach each other, but a test pattern arrived damaged: this pair goes through "
                 "the host");
     }
-    free(all);
+    free(theirs);
     return result;
 }
 

@@ -59,8 +59,8 @@ class Aggregator:
     def stop(self, how=signal.SIGTERM):
         if self.process.poll() is None:
             self.process.send_signal(how)
-        rest = self.process.communicate(timeout=LIMIT_S)[0]
-        return self.first + rest
+        self.process.wait(timeout=LIMIT_S) # it never waits for who reads what it says
+        return self.first + self.process.stdout.read() # communicate() would leave out what came along with the lines before
 
 
 def free_port():

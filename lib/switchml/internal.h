@@ -49,8 +49,8 @@ struct pki_switchml_slice {
 /* What a session of several threads has beside them. */
 struct pki_switchml_threads {
     uint32_t started; /* the first slice's included, which is no thread */
-    uint32_t resting; /* when that was looked at last */
-    int stop, ended;  /* eventfd: readable while threads are to rest; one has come to rest */
+    uint32_t resting; /* whose ring has been heard in this job, or that had nothing to do in it */
+    int stop, ended;  /* eventfd: readable while threads are to rest; each rings once a job, when it has come to rest */
     int both;         /* epoll: the first slice's socket, and `ended` */
     unsigned stamp;   /* of the process that has the threads */
 };
@@ -86,7 +86,7 @@ pk_result_t pki_switchml_threads_start(struct pki_switchml *s);
 void pki_switchml_threads_end(struct pki_switchml *s);
 /* All slices but the first have their part of the job: go on with it. */
 void pki_switchml_threads_go(struct pki_switchml *s);
-/* How many of them rest. */
+/* How many of them rest. Where it is fewer than all, `both` is readable as soon as one more does. */
 uint32_t pki_switchml_threads_resting(struct pki_switchml *s);
 /* All of them rest. Waits for what each is at, which never waits itself. */
 void pki_switchml_threads_stop(struct pki_switchml *s);

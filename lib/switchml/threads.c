@@ -56,12 +56,14 @@ static void ring(int fd)
         ;
 }
 
-static void quiet(int fd)
+/* Returns how often it has rung since the last time. */
+static uint32_t quiet(int fd)
 {
-    uint64_t count;
+    uint64_t count = 0;
 
     while (read(fd, &count, sizeof count) < 0 && errno == EINTR)
         ;
+    return (uint32_t)count;
 }
 
 /* ---- a thread ---- */
@@ -101,9 +103,8 @@ static void *serve(void *arg)
         if (state_of(l) == PKI_SWITCHML_ENDS)
             return NULL;
         work(l);
-        /* First: who sees it at rest has been woken already. A ring that is heard before is found at the end of a nap. */
-        ring(l->session->threads.ended);
         (void)enter(l, PKI_SWITCHML_RESTS);
+        ring(l->session->threads.ended); /* last, for a ring says that it rests */
     }
 }
 
@@ -166,17 +167,21 @@ void pki_switchml_threads_end(struct pki_switchml *s)
 
 void pki_switchml_threads_go(struct pki_switchml *s)
 {
+    s->threads.resting = 0;
     for (uint32_t i = 1; i < s->nslices; i++) {
         struct pki_switchml_slice *l = &s->slices[i];
 
-        if (l->units == 0) /* its thread need not wake up to count the job */
-            pki_switchml_slice_begin(l, pki_now_ns());
-        else
+        if (l->units > 0) {
             (void)enter(l, PKI_SWITCHML_WORKS);
+            continue;
+        }
+        pki_switchml_slice_begin(l, pki_now_ns()); /* its thread need not wake up to count the job */
+        s->threads.resting++;
     }
-    s->threads.resting = 0;
 }
 
+/* A thread counts when its ring has been heard, and each rings once a job. So no ring is lost, and none is left for the next job;
+ * the states say, without a system call, that there is one to be heard. */
 uint32_t pki_switchml_threads_resting(struct pki_switchml *s)
 {
     uint32_t resting = 0;
@@ -184,9 +189,8 @@ uint32_t pki_switchml_threads_resting(struct pki_switchml *s)
     for (uint32_t i = 1; i < s->nslices; i++)
         resting += state_of(&s->slices[i]) == PKI_SWITCHML_RESTS;
     if (resting != s->threads.resting)
-        quiet(s->threads.ended);
-    s->threads.resting = resting;
-    return resting;
+        s->threads.resting += quiet(s->threads.ended);
+    return s->threads.resting;
 }
 
 void pki_switchml_threads_stop(struct pki_switchml *s)
@@ -206,5 +210,5 @@ void pki_switchml_threads_stop(struct pki_switchml *s)
     ring(t->stop);
     for (uint32_t i = 1; i < t->started; i++)
         sleep_while(&s->slices[i], PKI_SWITCHML_STOPS);
-    quiet(t->stop);
+    (void)quiet(t->stop);
 }

@@ -23,6 +23,7 @@
 
 #define BATCH 64
 #define ROOM 65536
+#define LOST_MS 30000 /* a client that gets nothing for so long has lost a packet; on a crowded machine many go by */
 
 static struct mmsghdr messages[BATCH];
 static struct iovec vectors[BATCH];
@@ -147,8 +148,10 @@ static int client(const struct sockaddr_storage *server, unsigned long packets, 
         (void)pki_datagrams_flush(&c.d);
         n = pki_datagrams_receive(&c.d, take, &c);
         got += n > 0 ? (unsigned long)n : 0;
-        if (n <= 0 && poll(&(struct pollfd){ .fd = c.d.fd, .events = POLLIN }, 1, 1000) == 0)
-            return 1; /* lost */
+        if (n <= 0 && poll(&(struct pollfd){ .fd = c.d.fd, .events = POLLIN }, 1, LOST_MS) == 0) {
+            fprintf(stderr, "echo: %lu of %lu packets did not come back within %d s\n", packets - got, packets, LOST_MS / 1000);
+            return 1;
+        }
     }
     return 0;
 }

@@ -81,6 +81,28 @@ static void part_of(size_t count, size_t i, size_t *begin, size_t *end)
     }
 }
 
+/* The largest number of all ranks among the elements from `first` to `end`. Those of one packet are asked for one after the other. */
+static double largest(size_t first, size_t end, int kind)
+{
+    static size_t last_first, last_end;
+    static int last_kind;
+    static double most;
+
+    if (first == last_first && end == last_end && kind == last_kind)
+        return most;
+    last_first = first;
+    last_end = end;
+    last_kind = kind;
+    most = 0;
+    for (int r = 0; r < size; r++)
+        for (size_t k = first; k < end; k++) {
+            double x = fabs((double)number(r, k, kind));
+
+            most = isfinite(x) && x > most ? x : most;
+        }
+    return most;
+}
+
 static struct expected expect(size_t count, size_t i, int kind)
 {
     const size_t unit = 256;
@@ -93,12 +115,8 @@ static struct expected expect(size_t count, size_t i, int kind)
     for (int r = 0; r < size; r++) {
         e.sum += (double)number(r, i, kind);
         e.absolute += fabs((double)number(r, i, kind));
-        for (size_t k = first; k < end; k++) {
-            double x = fabs((double)number(r, k, kind));
-
-            e.most = isfinite(x) && x > e.most ? x : e.most;
-        }
     }
+    e.most = largest(first, end, kind);
     return e;
 }
 

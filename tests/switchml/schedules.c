@@ -352,6 +352,6 @@ int main(int argc, char **argv)
     for (unsigned long seed = 0; seed < count; seed++)
         if (!run(seed, NONE) && wrong++ < 3)
             printf("schedule %lu: a wrong sum, or no end\n", seed);
-    printf("%lu schedules, %lu wrong; %d rules not missed\n", count, wrong, missed);
+    printf("%lu schedules, %lu wrong; %d rules that nothing missed\n", count, wrong, missed);
     return wrong > 0 || missed > 0;
 }

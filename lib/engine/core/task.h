@@ -92,7 +92,7 @@ struct pki_switched {
 struct pki_aggregator {
     struct pki_switchml *switchml; /* NULL: there is none */
     bool fallback;     /* PK_SWITCHML_FALLBACK */
-    int running;       /* allreduces that have begun: one at most */
+    atomic_int running; /* allreduces that have begun: one at most. Changed with the lock; who waits looks without */
     _Atomic uint64_t lost; /* the allreduce in which some rank has given it up; 0: none has. Later ones go without it */
     uint32_t untold;   /* bit r: rank r has still to hear that this one has */
 };

@@ -32,7 +32,7 @@ bool pki_engine_lost_aggregator(const struct pki_engine *e)
 
 bool pki_switched_is_busy(const struct pki_engine *e)
 {
-    return e->plans.aggregator.running > 0;
+    return atomic_load_explicit(&e->plans.aggregator.running, memory_order_relaxed) > 0;
 }
 
 int pki_switched_fd(const struct pki_engine *e)
@@ -246,7 +246,7 @@ static pk_result_t begin(struct pki_task *task)
     const struct pki_request *r = &task->request;
     struct pki_engine *e = task->engine;
 
-    e->plans.aggregator.running++;
+    atomic_fetch_add_explicit(&e->plans.aggregator.running, 1, memory_order_relaxed);
     task->switched.begun = true;
     task->switched.number = task->number;
     if (is_lost(task) && task->number > e->plans.aggregator.lost && r->in_count > 0)
@@ -271,7 +271,7 @@ static void drop(struct pki_task *task)
     stop(task);
     end_within(task);
     if (task->switched.begun)
-        task->engine->plans.aggregator.running--;
+        atomic_fetch_sub_explicit(&task->engine->plans.aggregator.running, 1, memory_order_relaxed);
     task->switched.begun = false;
     task->switched.part = PKI_SWITCHED_PACKETS;
 }

@@ -253,7 +253,7 @@ void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, in
              e->config.gpus == PKI_GPUS_NONE)
         e->peers[peer].eager.max = pair->eager_shm_bytes;
     e->peers[peer].eager.coll = e->peers[peer].eager.max;
-    if (ctrl->is_one_copy_fast && e->config.gpus == PKI_GPUS_NONE) {
+    if (ctrl->copies == PKI_COPIES_ONE_FAST && e->config.gpus == PKI_GPUS_NONE) {
         e->peers[peer].eager.max = pair->eager_bytes;
         e->peers[peer].eager.coll = pair->coop_fast_bytes;
     }
@@ -365,7 +365,7 @@ static bool leaves(const struct pki_engine *e, const struct pki_peer *peer)
     if (peer->ctrl == NULL || peer->side_fd >= 0 || pki_survive_is_dead(e, peer->rank))
         return true;
     for (int i = 0; i < peer->neps; i++)
-        if (peer->eps[i]->dead)
+        if (peer->eps[i]->state == PKI_EP_DEAD)
             return true;
     pki_note_carry(peer);
     peer->ctrl->farewell.mine = true;

@@ -13,7 +13,7 @@ static struct pki_ep *find_carrier(const struct pki_peer *peer, const struct pki
     for (int i = 0; i < peer->neps; i++) {
         struct pki_ep *other = peer->eps[i];
 
-        if (other != ep && other != peer->ctrl && !other->dead && other->iface->transport->between_hosts &&
+        if (other != ep && other != peer->ctrl && other->state != PKI_EP_DEAD && other->iface->transport->between_hosts &&
             other->iface->caps.msg_payload_max >= PKI_NOTE_MAX)
             return other;
     }
@@ -62,7 +62,7 @@ void pki_note_carry(const struct pki_peer *peer)
     if (carrier == NULL)
         return;
     take_note(carrier, &notes->in);
-    notes->carrier_left |= carrier->left;
+    notes->carrier_left |= carrier->state == PKI_EP_LEFT;
     notes->due = true;
     if (notes->in.bytes > 0) /* the other end waits for what follows from it */
         (void)peer->ctrl->iface->transport->progress(peer->ctrl->iface);
@@ -74,7 +74,7 @@ bool pki_note_needs_background(const struct pki_engine *e)
     for (int i = 0; i < e->config.size; i++) {
         const struct pki_ep *ctrl = e->peers[i].ctrl;
 
-        if (ctrl != NULL && ctrl->notes != NULL && ctrl->notes->carried && ctrl->iface->transport->needs_background)
+        if (ctrl != NULL && ctrl->notes != NULL && ctrl->notes->carried)
             return true;
     }
     return false;
@@ -90,7 +90,7 @@ void pki_note_background(struct pki_engine *e)
             (void)e->ifaces.at[i]->transport->progress(e->ifaces.at[i]);
     for (int i = 0; i < e->config.size; i++) {
         pki_note_carry(&e->peers[i]);
-        recovering |= e->peers[i].ctrl != NULL && e->peers[i].ctrl->recovering;
+        recovering |= e->peers[i].ctrl != NULL && e->peers[i].ctrl->state == PKI_EP_RECOVERING;
     }
     atomic_store_explicit(&e->service.recovering, recovering, memory_order_relaxed);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/channel/channel.h"
+#include "util/clock.h"
 
 /* An endpoint that carries notes is none that carries messages: those are taken in by their control channel's own reader. */
 static struct pki_ep *find_carrier(const struct pki_peer *peer, const struct pki_ep *ep)
@@ -26,8 +27,10 @@ void pki_note_open(struct pki_engine *e)
         for (int k = 0; k < e->peers[i].neps; k++) {
             struct pki_ep *ep = e->peers[i].eps[k];
 
-            if (ep->notes != NULL)
-                ep->notes->carried = find_carrier(&e->peers[i], ep) != NULL;
+            if (ep->notes == NULL)
+                continue;
+            ep->notes->carried = find_carrier(&e->peers[i], ep) != NULL;
+            e->service.needs_background |= ep == e->peers[i].ctrl && ep->notes->carried;
         }
 }
 
@@ -69,19 +72,23 @@ void pki_note_carry(const struct pki_peer *peer)
     send_note(carrier, &notes->out);
 }
 
-bool pki_note_needs_background(const struct pki_engine *e)
+uint64_t pki_note_every_ns(const struct pki_engine *e)
 {
-    for (int i = 0; i < e->config.size; i++) {
-        const struct pki_ep *ctrl = e->peers[i].ctrl;
+    if (!e->service.needs_background)
+        return 0;
+    return atomic_load_explicit(&e->service.recovering, memory_order_relaxed) ? pki_tuning.wait.recover_ns
+                                                                              : pki_tuning.wait.background_ns;
+}
 
-        if (ctrl != NULL && ctrl->notes != NULL && ctrl->notes->carried)
-            return true;
-    }
-    return false;
+bool pki_note_is_due(const struct pki_engine *e)
+{
+    const uint64_t every = pki_note_every_ns(e);
+
+    return every != 0 && pki_now_ns() - atomic_load_explicit(&e->service.background_ns, memory_order_relaxed) >= every;
 }
 
 /* Messages that come meanwhile stay where they are, for whoever asks for them. */
-void pki_note_background(struct pki_engine *e)
+static void look_at_all(struct pki_engine *e)
 {
     bool recovering = false;
 
@@ -93,4 +100,13 @@ void pki_note_background(struct pki_engine *e)
         recovering |= e->peers[i].ctrl != NULL && e->peers[i].ctrl->state == PKI_EP_RECOVERING;
     }
     atomic_store_explicit(&e->service.recovering, recovering, memory_order_relaxed);
+}
+
+void pki_note_background(struct pki_engine *e)
+{
+    if (!pki_engine_trylock(e))
+        return;
+    look_at_all(e);
+    atomic_store_explicit(&e->service.background_ns, pki_now_ns(), memory_order_relaxed);
+    pki_engine_unlock(e);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting: what a thread does that has nothing to do, and the loop of one that waits for several engines (for one: progress.c). It looks again at once while each rank has a CPU of its own, then
- * leaves the CPU to others, and at last sleeps (sleep.c). A thread that waits for several engines goes by the least patient of them.
+ * Waiting: what a thread does that has nothing to do, and the loop of one that waits for several engines (for one: progress.c).
+ * It looks again at once while each rank has a CPU of its own, then leaves the CPU to others, and at last sleeps (sleep.c). A
+ * thread that waits for several engines goes by the least patient of them.
  */
 #include <sched.h>
 #include <time.h>
@@ -88,6 +89,17 @@ void pki_engine_backoff_beside(const struct pki_awaited *a, unsigned idle)
         rest_for(a, rest_of(a->engine, idle), idle);
 }
 
+/* On the only CPU of a bound program the service thread and the program's take turns. */
+void pki_service_rest(unsigned idle, bool spins)
+{
+    if (spins && idle < pki_tuning.wait.service_spins)
+        pki_cpu_pause();
+    else if (idle < pki_tuning.wait.service_yields)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){ .tv_nsec = pki_tuning.wait.service_nap_ns }, NULL);
+}
+
 /* ---- Several engines ---- */
 
 static bool have_ended(const struct pki_list *blocking)
@@ -107,8 +119,8 @@ static bool all_have_ended(const struct pki_awaited *first)
     return ended;
 }
 
-/* Progress once of each, also where all that is awaited has ended: bytes of it may still have to leave, and a rank whose answer another part
- * waits for may wait for these. One that has failed has none. */
+/* Progress once of each, also where all that is awaited has ended: bytes of it may still have to leave, and a rank whose answer
+ * another part waits for may wait for these. One that has failed has none. */
 static bool progress_all(struct pki_awaited **first)
 {
     bool moved = false;

@@ -2,19 +2,13 @@
 /* The engine's life: made, connected, closed. */
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "engine/life.h"
 #include "engine/mem/graphs.h"
 #include "engine/stream/serve.h"
 #include "engine/survive.h"
-#include "util/env.h"
 #include "util/fork.h"
-
-#define EXIT_NS (200 * PKI_NS_PER_MS) /* of a busy machine; as a rule it takes less than one */
-
-static atomic_bool any_started;
 
 static void peer_init(const struct pki_engine *e, struct pki_peer *peer, int rank)
 {
@@ -163,7 +157,8 @@ err_free:
 pk_result_t pki_engine_iface(struct pki_engine *e, const struct pki_transport *transport, struct pki_iface **out)
 {
     struct pki_iface_config config = { .rank = e->config.rank, .size = e->config.size, .local_ranks = e->config.local_ranks,
-                                       .shares_cpu = e->config.shares_cpu, .cpus = e->config.cpus, .device = e->gpu, .net = e->config.net };
+                                       .shares_cpu = e->config.shares_cpu, .cpus = e->config.cpus, .device = e->gpu,
+                                       .net = e->config.net };
     struct pki_iface *iface;
     pk_result_t result;
 
@@ -253,7 +248,7 @@ void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, in
              e->config.gpus == PKI_GPUS_NONE)
         e->peers[peer].eager.max = pair->eager_shm_bytes;
     e->peers[peer].eager.coll = e->peers[peer].eager.max;
-    if (ctrl->is_one_copy_fast && e->config.gpus == PKI_GPUS_NONE) {
+    if (ctrl->copies == PKI_COPIES_ONE_FAST && e->config.gpus == PKI_GPUS_NONE) {
         e->peers[peer].eager.max = pair->eager_bytes;
         e->peers[peer].eager.coll = pair->coop_fast_bytes;
     }
@@ -266,7 +261,8 @@ void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, in
         /* A failure is found again, with a text, when the first signal is used. */
         (void)e->gpu->ops->host_register(e->gpu, ctrl->signals_mine, PKI_EP_SHARED_BYTES);
         (void)e->gpu->ops->host_register(e->gpu, ctrl->signals_theirs, PKI_EP_SHARED_BYTES);
-        e->peers[peer].let_go = calloc(2 * PKI_PAIR_SLOTS, sizeof *e->peers[peer].let_go); /* without it the watchdog leaves these alone */
+        /* without it the watchdog leaves these alone */
+        e->peers[peer].let_go = calloc(2 * PKI_PAIR_SLOTS, sizeof *e->peers[peer].let_go);
     }
 }
 
@@ -285,14 +281,13 @@ void pki_engine_set_path(struct pki_engine *e, int peer, enum pki_mem_kind sourc
 
 void pki_engine_start(struct pki_engine *e)
 {
-    atomic_store(&any_started, true);
+    pki_exit_matters();
     e->rounds.checked_ns = pki_now_ns();
     pki_note_open(e);
     pki_serve_open(e);
-    e->service.needs_background = pki_note_needs_background(e);
     pki_service_attach(e);
     if (e->service.needs_background)
-        (void)pki_service_wake(); /* without the thread, which the log says, control channels are recovered while somebody waits here */
+        (void)pki_service_wake(); /* without the thread, which the log says, they are recovered while somebody waits here */
 }
 
 void pki_engine_give_up(struct pki_engine *e, pk_result_t code)
@@ -357,74 +352,6 @@ static void memory_free(struct pki_engine *e)
     pki_xfers_release(e);
 }
 
-/* ---- the end ---- */
-
-/* To a peer on another host: what was sent to it may still be on its way. */
-static bool leaves(const struct pki_engine *e, const struct pki_peer *peer)
-{
-    if (peer->ctrl == NULL || peer->side_fd >= 0 || pki_survive_is_dead(e, peer->rank))
-        return true;
-    for (int i = 0; i < peer->neps; i++)
-        if (peer->eps[i]->dead)
-            return true;
-    pki_note_carry(peer);
-    peer->ctrl->farewell.mine = true;
-    return !peer->ctrl->farewell.lingers;
-}
-
-/* Locked. True: nobody is waited for any more. */
-static bool leave_a_bit(struct pki_engine *e)
-{
-    bool is_done = true;
-
-    for (int i = 0; i < e->ifaces.n; i++)
-        if (e->ifaces.at[i]->transport->between_hosts)
-            (void)e->ifaces.at[i]->transport->progress(e->ifaces.at[i]);
-    for (int i = 0; i < e->config.size; i++) {
-        pki_side_take_messages(e, &e->peers[i]); /* that a peer leaves too may be among them */
-        is_done &= leaves(e, &e->peers[i]);
-    }
-    return is_done;
-}
-
-/* A control channel that has failed is recovered first, for its sender has been told that its messages were sent; and the other end of one may need this
- * rank's notes. Each transport bounds the time. */
-static void leave(struct pki_engine *e)
-{
-    const pk_error_info_t kept = *pki_error_get(); /* a peer that is lost now is in the log, and is not what closing returns */
-    bool is_done = false;
-
-    for (unsigned rounds = 0; !is_done; rounds++) {
-        pki_engine_lock(e);
-        is_done = leave_a_bit(e);
-        pki_engine_unlock(e);
-        if (!is_done && rounds < pki_tuning.wait.leaving_spins)
-            sched_yield();
-        else if (!is_done)
-            nanosleep(&(struct timespec){ .tv_nsec = (long)pki_tuning.wait.leaving_nap_ns }, NULL);
-    }
-    pki_error_set(&kept);
-}
-
-pk_result_t pki_engine_finalize(struct pki_engine *e)
-{
-    pk_result_t result;
-
-    pki_engine_lock(e);
-    pki_engine_enter(e, PKI_PHASE_FLUSHES);
-    pki_engine_unlock(e);
-    pki_engine_wait_all(e);
-    result = pki_engine_status(e);
-    if (result != PK_OK)
-        return result;
-    pki_engine_lock(e);
-    pki_engine_drain(e);
-    pki_side_send_shutdown(e, PKI_SHUTDOWN_FINALIZED);
-    pki_engine_unlock(e);
-    leave(e);
-    return pki_engine_status(e);
-}
-
 pk_result_t pki_engine_close(struct pki_engine *e)
 {
     pk_result_t result;
@@ -440,7 +367,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
         pki_side_send_shutdown(e, PKI_SHUTDOWN_DESTROYED);
     else if (!e->shutdown_sent)
         pki_side_tell_all(e);
-    leave(e);
+    pki_engine_leave_peers(e);
     pki_serve_close(e);
     queues_close(e);
     signals_unregister(e);
@@ -463,49 +390,4 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     free(e->peers);
     free(e);
     return result;
-}
-
-/* ---- the end of the process, without pk_comm_destroy ---- */
-
-/* A process that ends by exit or return from main tells the others, unless it has something unfinished: they would take the
- * closed connections for its death, and all be told so. Whatever is in the way, another thread inside the library for one,
- * keeps that from being said, not the process from ending. */
-static uint64_t exit_until; /* for all of them together */
-
-static uint64_t left_ns(void)
-{
-    const uint64_t now = pki_now_ns();
-
-    return now < exit_until ? exit_until - now : 0;
-}
-
-static void leave_at_exit(struct pki_engine *e)
-{
-    if (!pki_engine_lock_within(e, left_ns()))
-        return;
-    if (pki_engine_send_shutdown(e, PKI_SHUTDOWN_ENDED))
-        while (!leave_a_bit(e) && left_ns() > 0)
-            sched_yield();
-    pki_engine_unlock(e);
-}
-
-/* What streams have ended the service thread may not have seen yet. */
-static void await_streams(void)
-{
-    const uint64_t until = pki_now_ns() + PKI_SETTLE_NS;
-
-    while (pki_streams_wait() && pki_now_ns() < until) {
-        (void)pki_service_wake();
-        sched_yield();
-    }
-}
-
-__attribute__((destructor)) static void at_exit(void)
-{
-    if (!atomic_load(&any_started))
-        return;
-    pki_fork_look(); /* a child has none of its parent's */
-    exit_until = pki_now_ns() + EXIT_NS;
-    await_streams();
-    pki_service_each(leave_at_exit, left_ns());
 }

@@ -170,7 +170,7 @@ struct pki_iface {
 
 /* Why an endpoint has failed, for the error record of the operation that finds out, perhaps later and in another thread. */
 struct pki_cause {
-    int sys_errno;  /* of the system call that failed, or 0; while `connecting`, of the last attempt */
+    int sys_errno;  /* of the system call that failed, or 0; while CONNECTING, of the last attempt */
     char text[252]; /* empty: nothing has failed */
 };
 
@@ -183,30 +183,40 @@ struct pki_farewell {
     bool lingers;
 };
 
+/* How far the connection of an endpoint has come. The later ones are final: LEFT is left for DEAD alone, and DEAD never. */
+enum pki_ep_state {
+    PKI_EP_UP,         /* it works, or ep_connect has not been called */
+    PKI_EP_CONNECTING, /* set by ep_connect: the connection is being made, in progress; messages may be sent already */
+    PKI_EP_RECOVERING, /* what carries its messages is being made anew, and both ends exchange notes */
+    PKI_EP_LEFT,       /* the other end has closed in good order; no more comes, nor any word of what was put */
+    PKI_EP_DEAD        /* pki_ep_fail has said why, and every put in flight has ended with PK_ERR_PEER; or it is closed */
+};
+
+/* Which takes less time, from a few pages on: two copies, by send, or one by put or get. */
+enum pki_ep_copies {
+    PKI_COPIES_VARY,     /* that depends on the length */
+    PKI_COPIES_TWO_FAST, /* two, for the peer's core is near */
+    PKI_COPIES_ONE_FAST  /* one, wherever the peer's core is: set by ep_connect, alike at both ends */
+};
+
 struct pki_ep {
     struct pki_iface *iface;
     int rank, peer;
-    bool same_process;
     int64_t peer_pid;
-    bool connecting; /* set by ep_connect: the connection is being made, in progress; messages may be sent already */
-    bool recovering; /* set by the transport: what carries its messages is being made anew, and both ends exchange notes */
-    /* set by the transport: the other end has closed in good order, and no more comes, nor any word of what was put */
-    bool left;
-    /* set by the transport, after pki_ep_fail; every put in flight has ended with PK_ERR_PEER */
-    bool dead;
+    bool same_process;
+    enum pki_ep_state state; /* set by the transport alone: pki_ep_enter */
+    enum pki_ep_copies copies; /* the transport's: VARY and TWO_FAST may change with every message, ONE_FAST stays */
     bool can_put; /* set by ep_connect: put works to this peer; no longer once a put or get has returned PK_ERR_UNSUPPORTED */
     struct pki_farewell farewell;
-    struct pki_notes *notes; /* set by ep_init: the transport's; NULL: it has none to exchange */
+    /* set by ep_init: the transport's; NULL: it has none to exchange. Where they are carried, the endpoint is recovered though
+     * no operation waits: the service thread calls progress now and then, and carries them */
+    struct pki_notes *notes;
     /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the
      * engine's choice */
     size_t eager_coll;
     /* Set by the engine: payload bytes of the message that is waited for, and nothing else, a guess. Peek may have them fetched,
      * and may forget it. */
     uint32_t expected;
-    bool is_near; /* the transport's, may change with every message: two copies by send take less time than one by put or get */
-    /* set by ep_connect, alike at both ends: one copy by put or get takes less time than two by send from a few pages on,
-     * wherever the peer's core is */
-    bool is_one_copy_fast;
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there; ends with can_put */
     /* Memory that both ends see, PKI_EP_SHARED_BYTES each: signals of transfers to this rank, and of transfers to the peer. NULL
      * where the transport cannot share memory. Page-aligned, zeroed at first. */
@@ -328,9 +338,6 @@ struct pki_transport {
     /* It puts host memory only where the receiver has posted a receive, and tells the receiver itself what has come: the
      * engine sends FIN only for bounce buffers. */
     bool posts;
-    /* Its control channels must be recovered though no operation of their communicator waits: progress is called now and then
-     * by the service thread, and notes are carried. */
-    bool needs_background;
     bool reaches[2][2]; /* put works from [source kind] to [target kind], enum pki_mem_kind */
 
     /* Can it work on this machine, as far as one rank can tell? Called by init and by whoever prints what there is, unlocked,
@@ -347,8 +354,9 @@ struct pki_transport {
      * iface are set, all else is zero. Whatever it returns, the caller calls ep_close and owns *mine, but mine->fd stays the
      * transport's. */
     pk_result_t (*ep_init)(struct pki_ep *ep, struct pki_blob *mine);
-    /* What the peer's ep_init has described. PK_OK: messages may be sent, though `connecting` may say that progress still
-     * connects. Else: the error has been recorded, and the caller calls ep_close; theirs->fd is the transport's in any case. */
+    /* What the peer's ep_init has described. PK_OK: messages may be sent, though the state may be CONNECTING: progress
+     * still connects. Else: the error has been recorded, and the caller calls ep_close; theirs->fd is the transport's in any
+     * case. */
     pk_result_t (*ep_connect)(struct pki_ep *ep, struct pki_blob *theirs);
     /* The end of it; nothing that it knows is touched afterwards. Called once, after `farewell` where there was time for
      * that. It may wait, within PK_RETRY_MS for all endpoints together, until what was sent has left this process, unless
@@ -400,7 +408,10 @@ const struct pki_transport *const *pki_transports(void);
 const struct pki_transport *pki_transport_find(const char *name);
 pk_result_t pki_transport_retry_ns(uint64_t *ns); /* PK_RETRY_MS */
 
-/* fail.c. A transport has seen an error of this endpoint: record and log it, keep it in ep->cause unless there is one, return
+/* ep.c. The one way to another state: nothing changes where the present one is final. */
+void pki_ep_enter(struct pki_ep *ep, enum pki_ep_state state);
+
+/* A transport has seen an error of this endpoint: record and log it, keep it in ep->cause unless there is one, return
  * `code`. `error`: errno of the system call that failed, or 0. The text begins with the transport's name ("over shm: ").
  * Whatever a put, get or message fails with, and why an endpoint is dead, is said here, once: the engine adds which operation
  * it was. */

@@ -55,7 +55,7 @@ static void fuzz_reader(const uint8_t *data, size_t size)
             atomic_store(&cell->word[0], atomic_load(&cell->word[0]) >> 32 << 32 | (ep.rx.next + 1));
         if (!pki_shm_peek(&ep.base, &msg, &payload))
             continue;
-        require(!ep.base.dead && msg.payload <= PKI_SHM_PAYLOAD_MAX);
+        require(ep.base.state != PKI_EP_DEAD && msg.payload <= PKI_SHM_PAYLOAD_MAX);
         for (uint32_t k = 0; k < msg.payload; k++)
             sum += ((const unsigned char *)payload)[k];
         pki_shm_pop(&ep.base);
@@ -88,7 +88,7 @@ static void fuzz_writer(const uint8_t *data, size_t size)
         if ((data[3] & 2) != 0) /* a message of the peer's said so */
             ep.tx.heard = ep.tx.next;
         if (pki_shm_send(&ep.base, &msg, payload) == PK_ERR_PEER)
-            require(ep.base.dead);
+            require(ep.base.state == PKI_EP_DEAD);
         require(ep.tx.next - ep.tx.taken_next <= PKI_SHM_CELLS);
         require(ep.tx.data_next - ep.tx.taken_data <= PKI_SHM_DATA_BYTES);
         require(((ep.tx.data_next - 1) & (PKI_SHM_DATA_BYTES - 1)) < ep.tx.data_used || ep.tx.data_next == 0);

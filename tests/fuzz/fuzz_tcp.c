@@ -131,7 +131,7 @@ static void far_end_close(struct far_end *far)
 {
     close(far->ctrl);
     close(far->data);
-    far->ep->dead = true; /* no waiting for somebody to read the shutdown message */
+    pki_ep_enter(far->ep, PKI_EP_DEAD); /* no waiting for somebody to read the shutdown message */
     tcp()->ep_close(far->ep);
     pki_list_init(&own_iface()->events);
     pki_tcp_iface_of(own_iface())->busy = 0;
@@ -148,7 +148,7 @@ static void take_all(struct far_end *far)
         const void *payload;
 
         (void)tcp()->progress(own_iface());
-        while (!far->ep->dead && tcp_peek(far->ep, &msg, &payload)) {
+        while (far->ep->state != PKI_EP_DEAD && tcp_peek(far->ep, &msg, &payload)) {
             for (uint32_t i = 0; i < msg.payload; i++)
                 sum += ((const unsigned char *)payload)[i];
             tcp_pop(far->ep);
@@ -195,7 +195,7 @@ static void fuzz_data(const uint8_t *data, size_t size)
     grant.bytes = 40;
     grant.offset = (uint64_t)(uintptr_t)second;
     require(tcp_post(far.ep, &grant, true) == PK_OK);
-    while (size >= 6 && !far.ep->dead) {
+    while (size >= 6 && far.ep->state != PKI_EP_DEAD) {
         struct pki_tcp_chunk chunk = { .op = data[0] % 4, .offset = (uint64_t)(data[1] | data[2] << 8), .bytes = 1 + data[3] };
         unsigned char head[PKI_TCP_DATA_HEAD_BYTES], payload[256] = { 0 };
 
@@ -209,7 +209,7 @@ static void fuzz_data(const uint8_t *data, size_t size)
             take_all(&far);
         if (data[4] % 16 == 15 && grant.op == 2) {
             grant = (struct pki_msg){ .kind = PKI_MSG_CTS, .op = 3, .bytes = 300, .offset = (uint64_t)(uintptr_t)third };
-            require(far.ep->dead || tcp_post(far.ep, &grant, true) == PK_OK);
+            require(far.ep->state == PKI_EP_DEAD || tcp_post(far.ep, &grant, true) == PK_OK);
         }
         data += 6;
         size -= 6;
@@ -248,7 +248,7 @@ static void fuzz_put(const uint8_t *data, size_t size)
     struct far_end far;
 
     far_end_open(&far);
-    for (; size >= 2 && !far.ep->dead; data += 2, size -= 2) {
+    for (; size >= 2 && far.ep->state != PKI_EP_DEAD; data += 2, size -= 2) {
         unsigned char ack[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES];
         struct pki_put *put;
 
@@ -270,7 +270,7 @@ static void fuzz_put(const uint8_t *data, size_t size)
         for (; (put = events_put(own_iface())) != NULL; ended++)
             require(put >= &puts[0] && put <= &puts[7]);
     }
-    require(ended <= begun && (!far.ep->dead || ended == begun));
+    require(ended <= begun && (far.ep->state != PKI_EP_DEAD || ended == begun));
     far_end_close(&far);
 }
 

@@ -122,7 +122,7 @@ static bool is_beside(const struct step *steps, int count, uint8_t op)
     return false;
 }
 
-/* The library's function decides the same. */
+/* The library's function decides the same of messages: a call has those, or the parts of one collective. */
 static void compare_with_library(const struct part *parts, int n, struct channels before, const struct out *out)
 {
     struct pki_rule_channels channels = { .left = before.left, .held = before.held };
@@ -131,10 +131,12 @@ static void compare_with_library(const struct part *parts, int n, struct channel
     uint8_t ops[PARTS_MAX];
     int m = 0;
 
+    if (n > 0 && parts[0].together)
+        return;
     for (int i = 0; i < n; i++)
         if (parts[i].moves) {
             ops[m] = parts[i].op;
-            moved[m++] = (struct pki_rule_part){ .seen = parts[i].seen, .together = parts[i].together };
+            moved[m++] = (struct pki_rule_part){ .seen = parts[i].seen };
         }
     pki_rule(moved, m, true, &channels, places);
     for (int i = 0; i < m; i++)

@@ -40,11 +40,24 @@ struct aborter {
     double took_ms;
 };
 
+/* A rank that had not come so far would only leave, and nobody who waits for another would be told. */
+static void await_inside(const pk_comm_t *comm)
+{
+    const int64_t until = monotonic_ns() + LONG_MS * (int64_t)1000000;
+    char text[4096] = "\n", *operations = text; /* below the first line, which says who the rank is */
+
+    while (monotonic_ns() < until && operations != NULL && operations[1] == '\0') {
+        usleep(1000);
+        operations = pk_pending_dump(comm, text, sizeof text, NULL) == PK_OK ? strchr(text, '\n') : NULL;
+    }
+}
+
 static void *abort_soon(void *arg)
 {
     struct aborter *a = arg;
     double begun;
 
+    await_inside(a->comm);
     usleep(WAIT_US);
     atomic_store(&ranks_shared()->words[ABORTED_AT_NS], monotonic_ns());
     begun = monotonic_ms();

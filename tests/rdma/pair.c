@@ -82,7 +82,7 @@ static void puts_to_one_place(void)
             right = put_next(&t[i]);
             progress();
         }
-    while (right && (ended < TRANSFERS || reported < TRANSFERS) && pki_now_ns() < until && !sides[1].ep->dead) {
+    while (right && (ended < TRANSFERS || reported < TRANSFERS) && pki_now_ns() < until && sides[1].ep->state != PKI_EP_DEAD) {
         struct pki_msg msg;
 
         progress();
@@ -141,7 +141,7 @@ static void sleeping(void)
         while (T->progress(sides[1].iface) || sides[1].iface->fd < 0)
             progress();
         quiet = quiet && !is_readable(sides[1].iface->fd, 0);
-        while (T->send(sides[0].ep, &msg, NULL) != PK_OK && !sides[0].ep->dead)
+        while (T->send(sides[0].ep, &msg, NULL) != PK_OK && sides[0].ep->state != PKI_EP_DEAD)
             (void)T->progress(sides[0].iface);
         woken = is_readable(sides[1].iface->fd, 5000) && next_message(1, &got, &payload) && got.bytes == 5;
         T->pop(sides[1].ep);
@@ -262,7 +262,8 @@ static void failing_ctrl(void)
     const void *payload;
 
     doomed = 0;
-    while (right && (got[0] < 2000 || got[1] < 2000) && pki_now_ns() < until && !sides[0].ep->dead && !sides[1].ep->dead) {
+    while (right && (got[0] < 2000 || got[1] < 2000) && pki_now_ns() < until &&
+           sides[0].ep->state != PKI_EP_DEAD && sides[1].ep->state != PKI_EP_DEAD) {
         for (int s = 0; s < 2; s++) {
             uint32_t what = sent[s];
 
@@ -290,7 +291,8 @@ static void no_path_left(void)
     notes_lost = true;
     sides[0].ep->notes->carried = false;
     doomed = 1;
-    check(!transfer(8 << 20, 0, 1 << 20, 700, kill_qp) && sides[0].ep->dead, "where no notes are carried the endpoint is dead");
+    check(!transfer(8 << 20, 0, 1 << 20, 700, kill_qp) && sides[0].ep->state == PKI_EP_DEAD,
+          "where no notes are carried the endpoint is dead");
     check(pki_error_get()->code == PK_ERR_PEER, "and the error says so");
 }
 
@@ -309,7 +311,7 @@ static void leaving(void)
           "the last message of a peer that leaves");
     T->pop(sides[1].ep);
     progress();
-    check(!sides[1].ep->dead && T->send(sides[1].ep, &msg, NULL) == PK_OK, "leaving in good order is no failure");
+    check(sides[1].ep->state != PKI_EP_DEAD && T->send(sides[1].ep, &msg, NULL) == PK_OK, "leaving in good order is no failure");
 }
 
 /* Its shutdown message has come, and it does not know that when its queue pairs fail. */
@@ -319,13 +321,13 @@ static void shutdown_seen(void)
 
     sides[0].ep->farewell.mine = true;
     (void)T->progress(sides[0].iface);
-    while (!rdma_ep(1)->left && pki_now_ns() < until)
+    while (!pki_rdma_has_left(rdma_ep(1)) && pki_now_ns() < until)
         (void)T->progress(sides[1].iface);
     pki_rdma_broken(rdma_ep(0), "made to fail");
     until = pki_now_ns() + rdma_ep(0)->iface->retry_ns / 2;
     while (sides[0].ep->farewell.lingers)
         progress();
-    check(rdma_ep(0)->left && !sides[0].ep->dead && !sides[1].ep->dead && pki_now_ns() < until,
+    check(pki_rdma_has_left(rdma_ep(0)) && sides[0].ep->state != PKI_EP_DEAD && sides[1].ep->state != PKI_EP_DEAD && pki_now_ns() < until,
           "who mends its end for a goodbye that has come is told so");
 }
 

@@ -107,7 +107,7 @@ bool next_message(int side, struct pki_msg *msg, const void **payload)
 
     while (!T->peek(sides[side].ep, msg, payload)) {
         progress();
-        if (sides[side].ep->dead || pki_now_ns() > until)
+        if (sides[side].ep->state == PKI_EP_DEAD || pki_now_ns() > until)
             return false;
     }
     return true;
@@ -179,7 +179,7 @@ bool is_told(const struct transfer *t)
     bool right = true;
 
     for (size_t reported = 0; right && reported < t->bytes; reported = msg.offset) {
-        while (!next_news(&msg) && !sides[1].ep->dead && pki_now_ns() < until)
+        while (!next_news(&msg) && sides[1].ep->state != PKI_EP_DEAD && pki_now_ns() < until)
             progress();
         right = msg.kind == PKI_MSG_FIN && msg.op == t->grant.op && msg.bytes == t->bytes && msg.offset > reported &&
                 msg.offset <= t->bytes;

@@ -82,9 +82,9 @@ static inline bool tcp_pair_connect(struct tcp_pair *pair)
 
     for (int i = 0; i < 2; i++)
         assert(tcp()->ep_connect(pair->ep[i], &pair->blob[1 - i]) == PK_OK);
-    while ((pair->ep[0]->connecting || pair->ep[1]->connecting) && pki_now_ns() < until)
+    while ((pair->ep[0]->state == PKI_EP_CONNECTING || pair->ep[1]->state == PKI_EP_CONNECTING) && pki_now_ns() < until)
         tcp_pair_progress(pair);
-    return !pair->ep[0]->connecting && !pair->ep[1]->connecting && !pair->ep[0]->dead && !pair->ep[1]->dead;
+    return pair->ep[0]->state == PKI_EP_UP && pair->ep[1]->state == PKI_EP_UP;
 }
 
 static inline void tcp_pair_new(struct tcp_pair *pair)
@@ -155,7 +155,7 @@ static inline void tcp_pair_drop(struct tcp_pair *pair)
 {
     for (int i = 0; i < 2; i++)
         if (pair->ep[i] != NULL)
-            pair->ep[i]->dead = true;
+            pki_ep_enter(pair->ep[i], PKI_EP_DEAD);
     tcp_pair_free(pair);
 }
 

@@ -480,7 +480,7 @@ static void damaged_cell(uint32_t shape, uint64_t word7, uint8_t kind)
     atomic_store(&cell->word[7], word7);
     atomic_store(&cell->word[0], (uint64_t)shape << 32 | 2);
     cr_assert(!shm()->peek(pair.ep[1], &msg, &data), "shape %#x %#lx %u", shape, word7, kind);
-    cr_assert(pair.ep[1]->dead && pki_error_get()->code == PK_ERR_PEER && pki_error_get()->peer == 0);
+    cr_assert(pair.ep[1]->state == PKI_EP_DEAD && pki_error_get()->code == PK_ERR_PEER && pki_error_get()->peer == 0);
     cr_assert(!shm()->peek(pair.ep[1], &msg, &data));
     cr_assert(send_numbered(pair.ep[1], 0, 0) == PK_ERR_PEER);
     pair_free(&pair);
@@ -511,7 +511,7 @@ Test(shm, a_peer_that_claims_too_much)
 
         fill(pair.ep[0], 0, 0);
         atomic_store(&((struct pki_shm_ep *)(void *)pair.ep[1])->mine->header.taken, claims[i]);
-        cr_assert(send_numbered(pair.ep[0], 0, 0) == PK_ERR_PEER && pair.ep[0]->dead, "claim %#lx", claims[i]);
+        cr_assert(send_numbered(pair.ep[0], 0, 0) == PK_ERR_PEER && pair.ep[0]->state == PKI_EP_DEAD, "claim %#lx", claims[i]);
         pair_free(&pair);
     }
 }
@@ -605,4 +605,17 @@ Test(shm, inboxes_that_are_not_trusted)
         refused(&bad, memfd(bytes, seals));
     }
     ep_free(iface, ep);
+}
+
+/* Of every transport's endpoints: who has left does not come back, and who is dead is nothing else any more. */
+Test(shm, final_states)
+{
+    for (enum pki_ep_state from = PKI_EP_UP; from <= PKI_EP_DEAD; from++)
+        for (enum pki_ep_state to = PKI_EP_UP; to <= PKI_EP_DEAD; to++) {
+            struct pki_ep ep = { .state = from };
+
+            pki_ep_enter(&ep, to);
+            cr_expect_eq(ep.state, from < PKI_EP_LEFT || to == PKI_EP_DEAD ? to : from, "from %d to %d: %d", (int)from, (int)to,
+                         (int)ep.state);
+        }
 }

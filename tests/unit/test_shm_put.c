@@ -117,10 +117,10 @@ Test(shm_put, memory_that_is_gone)
               pki_error_get()->text);
     cr_assert(pair.ep[0]->cause.sys_errno == EFAULT && strstr(pair.ep[0]->cause.text, text) != NULL, "%s", pair.ep[0]->cause.text);
     cr_assert(fetch(pair.ep[0], two_pages, src, 8192) == PK_ERR_SYSTEM && fetch(pair.ep[0], two_pages, src, 4096) == PK_OK);
-    cr_assert(!pair.ep[0]->dead && move(pair.ep[0], src, two_pages, 4096, &word) == PK_OK && word == 9);
+    cr_assert(pair.ep[0]->state != PKI_EP_DEAD && move(pair.ep[0], src, two_pages, 4096, &word) == PK_OK && word == 9);
     pair.ep[0]->peer_pid = INT32_MAX; /* nobody's */
     cr_assert(move(pair.ep[0], src, two_pages, 1, NULL) == PK_ERR_UNSUPPORTED && !pair.ep[0]->can_put && !pair.ep[0]->can_get);
-    cr_assert(move(pair.ep[0], src, two_pages, 1, NULL) == PK_ERR_UNSUPPORTED && !pair.ep[0]->dead);
+    cr_assert(move(pair.ep[0], src, two_pages, 1, NULL) == PK_ERR_UNSUPPORTED && pair.ep[0]->state != PKI_EP_DEAD);
     pair_free(&pair);
 }
 
@@ -149,7 +149,7 @@ Test(shm_put, whose_memory_is_bad)
     expect_fault("cannot be read from byte 4096 on");
     cr_assert(fetch(pair.ep[0], bad, good, 8192) == PK_ERR_SYSTEM);
     expect_fault("8192 bytes of rank 1's buffer, at 0x");
-    cr_assert(!pair.ep[0]->dead && !pair.ep[1]->dead);
+    cr_assert(pair.ep[0]->state != PKI_EP_DEAD && pair.ep[1]->state != PKI_EP_DEAD);
     munmap(bad, 8192);
     pair_free(&pair);
 }
@@ -212,7 +212,7 @@ static void wait_message(struct pki_ep *ep, struct pki_msg *msg, const void **pa
     uint64_t deadline = pki_deadline_ns(10000);
 
     while (!shm()->peek(ep, msg, payload))
-        assert(pki_now_ns() < deadline && !ep->dead);
+        assert(pki_now_ns() < deadline && ep->state != PKI_EP_DEAD);
 }
 
 static void send_message(struct pki_ep *ep, const struct pki_msg *msg, const void *payload)
@@ -220,7 +220,7 @@ static void send_message(struct pki_ep *ep, const struct pki_msg *msg, const voi
     uint64_t deadline = pki_deadline_ns(10000);
 
     while (shm()->send(ep, msg, payload) != PK_OK)
-        assert(pki_now_ns() < deadline && !ep->dead);
+        assert(pki_now_ns() < deadline && ep->state != PKI_EP_DEAD);
 }
 
 /* The child: sends everything back with its bytes complemented; answers a CTS by a put of as many sevens and a FIN; ends with

@@ -63,7 +63,7 @@ static void stream_messages(struct tcp_pair *pair, int from, unsigned count, uns
             tcp_pop(pair->ep[1 - from]);
             taken++;
         }
-        cr_assert_not(pair->ep[0]->dead || pair->ep[1]->dead);
+        cr_assert_not(pair->ep[0]->state == PKI_EP_DEAD || pair->ep[1]->state == PKI_EP_DEAD);
     }
     cr_assert_eq(taken, count);
 }
@@ -196,7 +196,7 @@ static void transfers_run(struct tcp_pair *pair, struct transfer *t, int n, unsi
 
     for (unsigned round = 1; transfers_look(pair, t, n) < n && pki_now_ns() < until; round++) {
         tcp_pair_progress(pair);
-        cr_assert_not(pair->ep[0]->dead || pair->ep[1]->dead);
+        cr_assert_not(pair->ep[0]->state == PKI_EP_DEAD || pair->ep[1]->state == PKI_EP_DEAD);
         for (uint32_t i = 1; i < ep->nlinks; i++)
             cr_assert_leq(ep->links[i].end - ep->links[i].acked, ep->params.window);
         if (cut_every != 0 && round % cut_every == 0) {
@@ -292,11 +292,11 @@ static bool dies(struct tcp_pair *pair, int who)
 {
     uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S;
 
-    while (!pair->ep[who]->dead && pki_now_ns() < until) {
+    while (pair->ep[who]->state != PKI_EP_DEAD && pki_now_ns() < until) {
         tcp_pair_progress(pair);
         usleep(100);
     }
-    return pair->ep[who]->dead;
+    return pair->ep[who]->state == PKI_EP_DEAD;
 }
 
 /* Everything of one end goes at once, as when its process is killed. */
@@ -311,7 +311,7 @@ static void kill_end(struct tcp_pair *pair, int who)
     }
     for (uint32_t i = 0; i < iface->accepting.listeners; i++)
         pki_tcp_source_remove(&iface->accepting.listener[i]);
-    pair->ep[who]->dead = true;
+    pki_ep_enter(pair->ep[who], PKI_EP_DEAD);
 }
 
 Test(tcp, death_is_noticed_on_both_sides)
@@ -354,7 +354,7 @@ Test(tcp, leaving_is_no_death)
     until = pki_now_ns() + PKI_NS_PER_S;
     while (!pki_tcp_ep_of(pair.ep[1])->left && pki_now_ns() < until)
         (void)tcp()->progress(pair.iface[1]);
-    cr_assert_not(pair.ep[1]->dead);
+    cr_assert_not(pair.ep[1]->state == PKI_EP_DEAD);
     cr_assert(tcp_peek(pair.ep[1], &msg, &payload), "what was sent before is read");
     tcp_pop(pair.ep[1]);
     cr_assert_eq(tcp()->send(pair.ep[1], &msg, NULL), PK_OK, "and what comes too late goes nowhere");
@@ -451,9 +451,9 @@ Test(tcp, messages_that_were_not_sent_cannot_be_acknowledged)
             cr_assert_lt(ep->ctrl.tx_sent, ep->ctrl.tx_end);
         }
         acknowledge_first(&pair);
-        for (int i = 0; i < 1000 && !pair.ep[1]->dead; i++)
+        for (int i = 0; i < 1000 && pair.ep[1]->state != PKI_EP_DEAD; i++)
             (void)pki_tcp_ctrl_read(&ep->ctrl);
-        cr_assert(pair.ep[1]->dead, "%d", queued);
+        cr_assert(pair.ep[1]->state == PKI_EP_DEAD, "%d", queued);
         tcp_pair_drop(&pair);
     }
 }

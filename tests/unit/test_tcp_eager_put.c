@@ -55,7 +55,9 @@ static bool await(struct tcp_pair *pair, enum pki_msg_kind kind, uint64_t op, ui
     struct pki_msg msg;
     const void *payload;
 
-    for (unsigned round = 1; pki_now_ns() < until && !pair->ep[0]->dead && !pair->ep[1]->dead; round++) {
+    for (unsigned round = 1; pki_now_ns() < until; round++) {
+        if (pair->ep[0]->state == PKI_EP_DEAD || pair->ep[1]->state == PKI_EP_DEAD)
+            return false;
         go_on(pair);
         if (cut_every > 0 && round % cut_every == 0)
             tcp_cut(pair->ep[round / cut_every % 2], 1 + round / cut_every % (pki_tcp_ep_of(pair->ep[0])->nlinks - 1));
@@ -311,7 +313,7 @@ static bool kills(const struct pki_tcp_chunk *chunks, size_t count)
         size_t at = 0;
 
         pki_tcp_put_chunk(head, &chunks[i]);
-        while (at < sizeof head + chunks[i].bytes && !pair.ep[1]->dead && pki_now_ns() < until) {
+        while (at < sizeof head + chunks[i].bytes && pair.ep[1]->state != PKI_EP_DEAD && pki_now_ns() < until) {
             ssize_t n = at < sizeof head ? send(fd, head + at, sizeof head - at, MSG_NOSIGNAL | MSG_DONTWAIT)
                                          : send(fd, payload, sizeof head + chunks[i].bytes - at, MSG_NOSIGNAL | MSG_DONTWAIT);
 
@@ -319,9 +321,9 @@ static bool kills(const struct pki_tcp_chunk *chunks, size_t count)
             (void)tcp()->progress(pair.iface[1]);
         }
     }
-    while (!pair.ep[1]->dead && pki_now_ns() < until)
+    while (pair.ep[1]->state != PKI_EP_DEAD && pki_now_ns() < until)
         (void)tcp()->progress(pair.iface[1]);
-    dead = pair.ep[1]->dead;
+    dead = pair.ep[1]->state == PKI_EP_DEAD;
     cr_assert_leq(pki_tcp_ep_of(pair.ep[1])->unexpected.bytes, PKI_TCP_EAGER_PUT_CREDIT);
     tcp_pair_drop(&pair);
     return dead;

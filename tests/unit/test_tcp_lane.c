@@ -44,7 +44,7 @@ static bool hears(struct tcp_pair *pair, int rank, struct pki_msg *msg, uint64_t
     const void *got;
 
     while (!tcp()->peek(pair->ep[rank], msg, &got)) {
-        if (pki_now_ns() >= until || pair->ep[rank]->dead)
+        if (pki_now_ns() >= until || pair->ep[rank]->state == PKI_EP_DEAD)
             return false;
         tcp_pair_progress(pair);
     }
@@ -82,7 +82,7 @@ Test(tcp_lane, nothing_is_lost_where_it_is_cut)
             tcp_cut(pair.ep[op / 40 % 2], 0);
         cr_assert(hears(&pair, 1 - rank, &msg, TIMEOUT_NS));
         heard += msg.op == op;
-        cr_assert_not(pair.ep[0]->dead || pair.ep[1]->dead);
+        cr_assert_not(pair.ep[0]->state == PKI_EP_DEAD || pair.ep[1]->state == PKI_EP_DEAD);
     }
     cr_assert_eq(heard, 3000);
     for (int rank = 0; rank < 2; rank++) {
@@ -142,9 +142,9 @@ Test(tcp_lane, shutdown_is_behind_everything)
         if (pause)
             usleep(20000);
         hear_all(&pair, 0, 40);
-        for (uint64_t until = pki_now_ns() + TIMEOUT_NS; !pair.ep[0]->left && !pki_tcp_ep_of(pair.ep[0])->left && pki_now_ns() < until;)
+        for (uint64_t until = pki_now_ns() + TIMEOUT_NS; !pki_tcp_ep_of(pair.ep[0])->left && pki_now_ns() < until;)
             (void)tcp()->progress(pair.iface[0]);
-        cr_assert(!pair.ep[0]->dead && pki_tcp_ep_of(pair.ep[0])->left);
+        cr_assert(pair.ep[0]->state != PKI_EP_DEAD && pki_tcp_ep_of(pair.ep[0])->left);
         tcp_pair_free(&pair);
     }
 }
@@ -195,7 +195,7 @@ static void hear_out(struct leaver *l, uint64_t state)
     uint64_t until = pki_now_ns() + TIMEOUT_NS, heard = 0;
     bool events = false;
 
-    while (!(events && pki_tcp_ep_of(ep)->left) && !ep->dead && pki_now_ns() < until) {
+    while (!(events && pki_tcp_ep_of(ep)->left) && ep->state != PKI_EP_DEAD && pki_now_ns() < until) {
         struct pki_msg msg;
         const void *got;
 
@@ -208,7 +208,8 @@ static void hear_out(struct leaver *l, uint64_t state)
         if (draw(&state) % 2 == 0)
             (void)tcp()->progress(l->pair.iface[1 - l->rank]);
     }
-    cr_assert(events && !ep->dead && heard == l->last, "%llu of %llu, dead %d", (unsigned long long)heard, (unsigned long long)l->last, ep->dead);
+    cr_assert(events && ep->state != PKI_EP_DEAD && heard == l->last, "%llu of %llu, state %d", (unsigned long long)heard,
+              (unsigned long long)l->last, (int)ep->state);
 }
 
 Test(tcp_lane, leaving_while_connections_break, .timeout = 120)

@@ -143,13 +143,13 @@ static void foreign_first(const struct sockaddr_storage *foreign, struct pki_ifa
     pki_tcp_put_peer_info(&pair.blob[0], &peer_info);
     cr_assert_eq(tcp()->ep_connect(pair.ep[0], &pair.blob[1]), PK_OK);
     cr_assert_eq(tcp()->ep_connect(pair.ep[1], &pair.blob[0]), PK_OK);
-    for (uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S; pair.ep[1]->connecting && pki_now_ns() < until;) {
+    for (uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S; pair.ep[1]->state == PKI_EP_CONNECTING && pki_now_ns() < until;) {
         tcp_pair_progress(&pair);
         if (other != NULL)
             (void)tcp()->progress(other);
     }
-    cr_assert_not(pair.ep[1]->connecting);
-    cr_assert_not(pair.ep[1]->dead);
+    cr_assert_not(pair.ep[1]->state == PKI_EP_CONNECTING);
+    cr_assert_not(pair.ep[1]->state == PKI_EP_DEAD);
     for (uint32_t i = 0; i < pki_tcp_ep_of(pair.ep[1])->nlinks; i++) {
         struct sockaddr_storage there = { 0 };
         socklen_t bytes = sizeof there;
@@ -219,9 +219,9 @@ Test(tcp, a_stranger_does_not_show_that_the_peer_lives)
     ep->targets.count = 2;
     for (uint32_t i = 0; i < ep->nlinks; i++)
         tcp_cut(pair.ep[1], i);
-    for (uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S; !pair.ep[1]->dead && pki_now_ns() < until;)
+    for (uint64_t until = pki_now_ns() + 20 * PKI_NS_PER_S; pair.ep[1]->state != PKI_EP_DEAD && pki_now_ns() < until;)
         (void)tcp()->progress(pair.iface[1]);
-    cr_expect(pair.ep[1]->dead, "whoever connects gives up after PK_RETRY_MS");
+    cr_expect(pair.ep[1]->state == PKI_EP_DEAD, "whoever connects gives up after PK_RETRY_MS");
     cr_expect(ep->targets.target[1].state != PKI_TCP_UNTRIED, "the stranger has been tried");
     tcp_pair_drop(&pair);
     close(filler);
@@ -275,7 +275,7 @@ Test(tcp, where_the_peer_was_is_tried_every_second_time)
     ep.targets.reached = 0;
     expect_targets(&link, "000000000000");
     some_link(&ep, &link, 4 * PKI_NS_PER_S);
-    ep.base.connecting = true; /* other connections to it have yet to be made */
+    ep.base.state = PKI_EP_CONNECTING; /* other connections to it have yet to be made */
     expect_targets(&link, "230123012301");
     ep.targets.reached = -1;
     expect_targets(&link, "012301230123");
@@ -320,13 +320,13 @@ Test(tcp, timeout_grows_with_the_attempts_at_one_address)
     struct pki_tcp_ep ep;
 
     some_link(&ep, &link, 0);
-    ep.base.connecting = true;
+    ep.base.state = PKI_EP_CONNECTING;
     ep.targets.reached = -1;
     expect_timeout(&link, 0, 500, 5000);
     expect_timeout(&link, 3, 500, 5000);
     expect_timeout(&link, 4, 1000, 10000);
     expect_timeout(&link, 1000, 5000, 320000);
-    ep.base.connecting = false;
+    ep.base.state = PKI_EP_UP;
     ep.targets.reached = 2; /* and tried every second time, */
     link.attempt.target = 2;
     expect_timeout(&link, 1, 500, 5000);

@@ -61,7 +61,7 @@ static void hear(struct tcp_pair *pair, int rank, uint64_t op, size_t bytes)
         struct pki_msg msg;
         const void *payload;
 
-        cr_assert(pki_now_ns() < until && !pair->ep[rank]->dead, "op %llu", (unsigned long long)op);
+        cr_assert(pki_now_ns() < until && pair->ep[rank]->state != PKI_EP_DEAD, "op %llu", (unsigned long long)op);
         (void)tcp()->progress(pair->iface[rank]);
         if (pair->ep[1 - rank] != NULL)
             (void)tcp()->progress(pair->iface[1 - rank]);
@@ -270,7 +270,7 @@ Test(tcp_retransmit, shutdown_is_behind_it)
         cr_assert(hears_news(&pair, 1));
         for (uint64_t until = pki_now_ns() + TIMEOUT_NS; !ep_of(&pair, 1)->left && pki_now_ns() < until;)
             (void)tcp()->progress(pair.iface[1]);
-        cr_assert(ep_of(&pair, 1)->left && !pair.ep[1]->dead);
+        cr_assert(ep_of(&pair, 1)->left && pair.ep[1]->state != PKI_EP_DEAD);
         tcp_pair_free(&pair);
     }
 }
@@ -296,7 +296,7 @@ Test(tcp_retransmit, shutdown_to_who_seldom_polls, .timeout = 60)
         tcp()->close(pair.iface[leaver]);
         for (int i = 0; i < 70; i++) { /* longer than PK_RETRY_MS */
             (void)tcp()->progress(pair.iface[1 - leaver]);
-            cr_assert_not(pair.ep[1 - leaver]->dead, "leaver %d, look %d", leaver, i);
+            cr_assert_not(pair.ep[1 - leaver]->state == PKI_EP_DEAD, "leaver %d, look %d", leaver, i);
             usleep(40000);
         }
         grant(&pair, 1 - leaver, 2, BYTES);
@@ -349,7 +349,8 @@ Test(tcp_retransmit, shutdown_after_a_reset)
         cr_assert(comes_to_be_out(&pair, leaver, false));
         cr_assert_eq(pthread_create(&thread, NULL, close_end, pair.ep[leaver]), 0);
         grant(&pair, 1 - leaver, 2, BYTES);
-        for (uint64_t until = pki_now_ns() + TIMEOUT_NS; !ep_of(&pair, 1 - leaver)->left && pki_now_ns() < until && !pair.ep[1 - leaver]->dead;)
+        for (uint64_t until = pki_now_ns() + TIMEOUT_NS;
+             !ep_of(&pair, 1 - leaver)->left && pki_now_ns() < until && pair.ep[1 - leaver]->state != PKI_EP_DEAD;)
             (void)tcp()->progress(pair.iface[1 - leaver]);
         pthread_join(thread, NULL);
         free(pair.ep[leaver]);
@@ -420,7 +421,8 @@ static void hear_out(struct leaver *l, uint64_t op)
 
     grant(&l->pair, 1, op, bytes);
     while (msg.kind != PKI_MSG_FIN || msg.op != op || msg.offset != bytes) {
-        cr_assert(pki_now_ns() < until && !l->pair.ep[1]->dead, "op %llu of %llu", (unsigned long long)op, (unsigned long long)l->last);
+        cr_assert(pki_now_ns() < until && l->pair.ep[1]->state != PKI_EP_DEAD, "op %llu of %llu", (unsigned long long)op,
+                  (unsigned long long)l->last);
         (void)tcp()->progress(l->pair.iface[1]);
         if (!tcp_peek(l->pair.ep[1], &msg, &payload))
             continue;
@@ -446,10 +448,10 @@ Test(tcp_retransmit, leaving_while_connections_break, .timeout = 120)
             hear_out(&l, op);
             atomic_store(&l.heard, op);
         }
-        cr_assert(hears_news(&l.pair, 1) && !l.pair.ep[1]->dead);
+        cr_assert(hears_news(&l.pair, 1) && l.pair.ep[1]->state != PKI_EP_DEAD);
         for (uint64_t end = pki_now_ns() + TIMEOUT_NS; !ep_of(&l.pair, 1)->left && pki_now_ns() < end;)
             (void)tcp()->progress(l.pair.iface[1]);
-        cr_assert(ep_of(&l.pair, 1)->left && !l.pair.ep[1]->dead);
+        cr_assert(ep_of(&l.pair, 1)->left && l.pair.ep[1]->state != PKI_EP_DEAD);
         pthread_join(thread, NULL);
         tcp_pair_drop(&l.pair);
     }

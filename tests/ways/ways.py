@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The way of a buffer of host memory: from the call of the API to the system call that takes its address, by the functions that are on the call
-stack then, each in its file. Prints each way that was seen. A way may pass so many files as LIMITS says, and enters none a second time after it has
-left it. An inline function of a header counts as its caller's.
+"""The way of a buffer: from the call of the API to the system call that takes its address, or in GPU memory to the launch of the kernel that does, by
+the functions that are on the call stack then, each in its file. Prints each way that was seen. A way may pass so many files as LIMITS says, and enters
+none a second time after it has left it. An inline function of a header counts as its caller's.
 
-usage: ways.py PROGRAM TREE | ways.py --self-test      (exit code 77: no gdb, or it may not look into a process)
+usage: ways.py PROGRAM TREE [gpu] | ways.py --self-test      (exit code 77: no gdb, or it may not look into a process; no two GPUs)
 """
 import json
 import os
@@ -14,7 +14,8 @@ import socket
 import subprocess
 import sys
 
-LIMITS = {"pk_send": 6, "pk_allreduce": 7} # an allreduce is a plan, whose steps begin where what they depend on has ended
+# An allreduce in host memory is a plan, whose steps begin where what they depend on has ended.
+LIMITS = {"host": {"pk_send": 6, "pk_allreduce": 7}, "gpu": {"pk_allreduce": 6}}
 SECONDS = 120
 HERE = os.path.dirname(os.path.abspath(__file__))
 CANNOT = re.compile(r"ptrace: Operation not permitted|Cannot create process|warning: Error disabling address space|Python scripting is not supported")
@@ -51,18 +52,18 @@ def files_of(way):
     return files
 
 
-def check(call, ways):
+def check(call, ways, limit):
     """What is wrong with the ways of a call of the API."""
     if not ways:
-        yield "%s: no system call took an address of its buffers" % call
+        yield "%s: no system call or kernel took an address of its buffers" % call
     for way in ways:
         files = files_of(way)
         if not way or way[0][0] != call:
             yield "%s: the way does not begin there: %s" % (call, files)
         if len(set(files)) != len(files):
             yield "%s: enters %s again" % (call, sorted(file for file in set(files) if files.count(file) > 1))
-        if len(set(files)) > LIMITS[call]:
-            yield "%s: passes %d files, %d are allowed: %s" % (call, len(set(files)), LIMITS[call], files)
+        if len(set(files)) > limit:
+            yield "%s: passes %d files, %d are allowed: %s" % (call, len(set(files)), limit, files)
 
 
 def show(call, by, way):
@@ -82,39 +83,39 @@ def free_port():
         return one.getsockname()[1]
 
 
-def run(program):
+def run(command):
     """Lines of frames.py, and all that gdb said; None: it cannot be used here."""
     root = "127.0.0.1:%d" % free_port()
-    gdb = ["gdb", "-nx", "-batch", "-x", os.path.join(HERE, "frames.py"), program]
-    other = subprocess.Popen([program], env=environment(1, root))
+    gdb = ["gdb", "-nx", "-batch", "-x", os.path.join(HERE, "frames.py"), "--args"] + command
+    other = subprocess.Popen(command, env=environment(1, root))
     try:
         done = subprocess.run(gdb, env=environment(0, root), capture_output=True, text=True, timeout=SECONDS, check=False)
     finally:
         other.kill()
         other.wait()
     said = done.stdout + done.stderr
-    if CANNOT.search(said):
+    if CANNOT.search(said) or "exited with code 0115" in said: # 77
         return None, said
     return [json.loads(line[4:]) for line in done.stdout.splitlines() if line.startswith("WAY ")], said
 
 
-def main(program, tree):
+def main(program, tree, memory="host"):
     if shutil.which("gdb") is None:
         print("ways: there is no gdb")
         return 77
-    stacks, said = run(program)
+    stacks, said = run([program, memory])
     if stacks is None:
-        print("ways: gdb cannot look into a process here\n" + said)
+        print("ways: gdb cannot look into a process here, or there are no GPUs\n" + said)
         return 77
     files, problems = sources(tree), []
-    for call in LIMITS:
+    for call, limit in LIMITS[memory].items():
         ways = {}
         for stack in stacks:
             if stack["call"] == call:
                 ways.setdefault(tuple(way_of(stack, files)), stack["by"])
         for way, by in ways.items():
             show(call, by, way)
-        problems += check(call, ways)
+        problems += check(call, ways, limit)
     if problems and not stacks:
         print(said)
     for problem in problems:
@@ -129,7 +130,7 @@ def stack_of(call, *frames):
 
 def self_test():
     api, engine = ("pk_send", "api/a.c"), ("run", "engine/b.c")
-    deep = tuple(("f%d" % i, "engine/%d.c" % i) for i in range(LIMITS["pk_send"] - 1))
+    deep = tuple(("f%d" % i, "engine/%d.c" % i) for i in range(5))
     cases = [
         (None, stack_of("pk_send", ("move", "shm/c.c"), engine, ("run_all", "engine/b.c"), ("inlined", "engine/b.h"), api, ("main", None))),
         (None, stack_of("pk_send", *deep, api)),
@@ -140,17 +141,17 @@ def self_test():
     wrong = 0
     for expected, stack in cases:
         files = [path[len("/t/lib/"):] for _, path in stack["frames"] if path and path.endswith(".c")]
-        problems = list(check("pk_send", [tuple(way_of(stack, files))]))
+        problems = list(check("pk_send", [tuple(way_of(stack, files))], 6))
         if not (any(expected in problem for problem in problems) if expected else not problems):
             print("expected '%s', got %s" % (expected, problems))
             wrong += 1
-    wrong += not list(check("pk_send", []))
+    wrong += not list(check("pk_send", [], 6))
     print("ways self-test: %d failures" % wrong)
     return 1 if wrong else 0
 
 
 if sys.argv[1:] == ["--self-test"]:
     sys.exit(self_test())
-if len(sys.argv) != 3:
+if len(sys.argv) not in (3, 4) or not set(sys.argv[3:]) <= set(LIMITS):
     sys.exit(__doc__)
-sys.exit(main(sys.argv[1], sys.argv[2]))
+sys.exit(main(*sys.argv[1:]))

@@ -251,9 +251,12 @@ static pk_result_t agree(struct pk_comm *comm, struct link *links)
 static const struct pki_ep *unfinished(const struct pk_comm *comm, const struct link *links)
 {
     for (int i = 0; i < comm->size; i++)
-        for (int t = 0; t < PKI_TRANSPORTS_MAX; t++)
-            if (!comm->local[i] && links[i].eps[t] != NULL && (links[i].eps[t]->connecting || links[i].eps[t]->dead))
-                return links[i].eps[t];
+        for (int t = 0; t < PKI_TRANSPORTS_MAX; t++) {
+            const struct pki_ep *ep = links[i].eps[t];
+
+            if (!comm->local[i] && ep != NULL && (ep->state == PKI_EP_CONNECTING || ep->state == PKI_EP_DEAD))
+                return ep;
+        }
     return NULL;
 }
 
@@ -284,7 +287,7 @@ static pk_result_t finish_remote(struct pk_comm *comm, const struct link *links)
 
         if (result != PK_OK)
             return told(ep, result);
-        if (ep->dead)
+        if (ep->state == PKI_EP_DEAD)
             return PK_ERR_PEER; /* recorded when it died */
         if (atomic_load(&comm->cancel))
             return pki_fail(PK_ERR_ABORTED, &where, "aborted");

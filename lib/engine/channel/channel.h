@@ -57,8 +57,10 @@ void pki_task_number(struct pki_task *task);
 /* note.c: notes of one endpoint of a pair, carried by another. */
 void pki_note_open(struct pki_engine *engine);
 void pki_note_carry(const struct pki_peer *peer);
-/* Is there a control channel that somebody must look at though nothing waits here? And look: control channels recover even while this rank waits elsewhere. */
-bool pki_note_needs_background(const struct pki_engine *engine);
+/* Background progress, unlocked: control channels of which notes are carried recover even while this rank waits elsewhere. How
+ * often they are to be looked at (0: there are none), is it time, and look, unless somebody has the lock, who looks himself. */
+uint64_t pki_note_every_ns(const struct pki_engine *engine);
+bool pki_note_is_due(const struct pki_engine *engine);
 void pki_note_background(struct pki_engine *engine);
 
 /* failure.c */

@@ -244,7 +244,7 @@ bool pki_ctrl_poll(struct pki_engine *e, struct pki_peer *peer)
     }
     if (has_credit_to_return(peer))
         give_credit(e, peer);
-    if (peer->ctrl->dead && n == 0) {
+    if (peer->ctrl->state == PKI_EP_DEAD && n == 0) {
         struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 
         pki_engine_attribute_failure(e, PK_ERR_PEER, &where, peer->ctrl, 0, 0);

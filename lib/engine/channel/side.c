@@ -431,6 +431,6 @@ bool pki_side_is_lost(const struct pki_peer *peer)
 
     if (peer->side_fd >= 0 || peer->ctrl == NULL)
         return peer->gone;
-    return (peer->gone || peer->ctrl->dead || peer->ctrl->left) &&
+    return (peer->gone || peer->ctrl->state >= PKI_EP_LEFT) &&
            !peer->ctrl->iface->transport->peek(peer->ctrl, &msg, &payload);
 }

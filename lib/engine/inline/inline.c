@@ -59,7 +59,7 @@ static enum found look(struct pki_engine *e, struct pki_peer *peer, void *out, s
 
     peer->ctrl->expected = (uint32_t)bytes;
     if (!transport->peek(peer->ctrl, &msg, &payload))
-        return peer->ctrl->dead ? FOUND_OTHER : FOUND_NOTHING;
+        return peer->ctrl->state == PKI_EP_DEAD ? FOUND_OTHER : FOUND_NOTHING;
     if (msg.kind == PKI_MSG_CREDIT) {
         (void)pki_ctrl_poll(e, peer);
         return pki_list_empty(&peer->unexpected_queue) ? FOUND_NOTHING : FOUND_OTHER;

@@ -6,7 +6,7 @@
 static bool is_under_way(const struct pki_xfer *xfer)
 {
     return xfer->is_send && pki_xfer_is_granted(xfer) && xfer->issued == xfer->bytes &&
-           xfer->moves.puts.head != xfer->moves.puts.tail && !xfer->path->left;
+           xfer->moves.puts.head != xfer->moves.puts.tail && xfer->path->state != PKI_EP_LEFT;
 }
 
 /* A kernel on each rank, or an aggregator, which waits for all, and the peer has not begun it. */

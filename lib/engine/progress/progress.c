@@ -141,7 +141,7 @@ static bool progress_tasks(struct pki_engine *e)
 static void check_endpoints(struct pki_engine *e, const struct pki_peer *peer)
 {
     for (int i = 0; i < peer->neps; i++)
-        if (peer->eps[i]->dead && !peer->gone) {
+        if (peer->eps[i]->state == PKI_EP_DEAD && !peer->gone) {
             struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
 
             pki_engine_attribute_failure(e, PK_ERR_PEER, &where, peer->eps[i], 0, 0);
@@ -174,7 +174,8 @@ static void check_peers(struct pki_engine *e)
         if (e->peers[i].side_fd >= 0)
             pki_side_poll(e, &e->peers[i]);
         else {
-            e->peers[i].gone |= e->peers[i].ctrl != NULL && e->peers[i].ctrl->left; /* its news of that may have found no room */
+            /* its news of that may have found no room */
+            e->peers[i].gone |= e->peers[i].ctrl != NULL && e->peers[i].ctrl->state == PKI_EP_LEFT;
             pki_note_carry(&e->peers[i]);
             check_endpoints(e, &e->peers[i]);
         }

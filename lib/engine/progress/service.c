@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The service thread of the process: it advances engines that have operations in streams, and sleeps when none has. It starts with
- * the first host stream, or the first operation in a CUDA stream, either of which fails without it, and ends with the last engine and host stream. Where some engine has a GPU a second thread watches (watchdog.c): while the first one is
- * kept by the driver in one engine it has another thread take its place, for the other engines.
+ * The service thread of the process: it advances engines that have operations in streams, and sleeps when none has. It starts
+ * with the first host stream, or the first operation in a CUDA stream, either of which fails without it, and ends with the last
+ * engine and host stream. Where some engine has a GPU a second thread watches (watchdog.c): while the first one is kept by the
+ * driver in one engine it has another thread take its place, for the other engines.
  *
- * It also looks, now and then, after control channels that can break behind the last message of a rank that then waits in another communicator, or in none:
- * the peer may wait for that message. Where there are such control channels the thread starts with the first of them.
+ * It also looks, now and then, after control channels that can break behind the last message of a rank that then waits in another
+ * communicator, or in none: the peer may wait for that message. Where there are such control channels the thread starts with the
+ * first of them.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -43,35 +45,14 @@ static struct {
     bool running, watching;
     unsigned generation; /* of the thread that is meant to run: an older one ends, even if a newer has been started already */
     atomic_bool awake, asleep; /* awake: the thread exists */
-} service = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER, .engines = { &service.engines, &service.engines },
-              .servers = { &service.servers, &service.servers } };
+} service = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER,
+              .engines = { &service.engines, &service.engines }, .servers = { &service.servers, &service.servers } };
 
 void pki_engine_leave(struct pki_engine *e)
 {
-    if (atomic_fetch_sub(&e->service.drivers, 1) == 1) /* it may have got work since this thread looked last; and it may be gone now */
+    /* it may have got work since this thread looked last; and it may be gone now */
+    if (atomic_fetch_sub(&e->service.drivers, 1) == 1)
         (void)pki_service_wake();
-}
-
-static uint64_t background_every(const struct pki_engine *e)
-{
-    return atomic_load_explicit(&e->service.recovering, memory_order_relaxed) ? pki_tuning.wait.recover_ns
-                                                                              : pki_tuning.wait.background_ns;
-}
-
-static bool is_due(const struct pki_engine *e)
-{
-    return e->service.needs_background &&
-           pki_now_ns() - atomic_load_explicit(&e->service.background_ns, memory_order_relaxed) >= background_every(e);
-}
-
-/* Whoever has the lock looks after its control channels itself. */
-static void progress_background(struct pki_engine *e)
-{
-    if (!pki_engine_trylock(e))
-        return;
-    pki_note_background(e);
-    atomic_store_explicit(&e->service.background_ns, pki_now_ns(), memory_order_relaxed);
-    pki_engine_unlock(e);
 }
 
 static bool advance(struct pki_engine *e, bool works)
@@ -96,7 +77,7 @@ static bool visit_one(struct server *self, struct pki_engine *e, bool needs_back
     pthread_mutex_unlock(&service.lock);
     atomic_fetch_add(&self->steps, 1);
     if (needs_background)
-        progress_background(e);
+        pki_note_background(e);
     moved = advances && advance(e, works);
     atomic_fetch_add(&self->steps, 1);
     pthread_mutex_lock(&service.lock);
@@ -120,7 +101,7 @@ static bool visit(struct server *self, struct sight *sight)
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
         struct pki_engine *e = pki_container_of(n, struct pki_engine, service.node);
         bool works = atomic_load(&e->service.async_tasks) > 0, watched = atomic_load(&e->service.watched) > 0,
-             needs_background = is_due(e);
+             needs_background = pki_note_is_due(e);
         bool device_driven = works && atomic_load(&e->service.device_driven_tasks) == atomic_load(&e->service.async_tasks);
         bool others = works && atomic_load(&e->service.drivers) > 0, advances = (works || watched) && !others;
 
@@ -136,17 +117,6 @@ static bool visit(struct server *self, struct sight *sight)
     return moved;
 }
 
-/* On the only CPU of a bound program this thread and the program's take turns. */
-static void rest(unsigned idle, bool spins)
-{
-    if (spins && idle < pki_tuning.wait.service_spins)
-        pki_cpu_pause();
-    else if (idle < pki_tuning.wait.service_yields)
-        sched_yield();
-    else
-        nanosleep(&(struct timespec){ .tv_nsec = pki_tuning.wait.service_nap_ns }, NULL);
-}
-
 /* How long it may sleep: graphs may wait for a peer that dies, and control channels may break. 0: until it is woken. */
 static uint64_t sleep_ns(void)
 {
@@ -154,10 +124,10 @@ static uint64_t sleep_ns(void)
 
     for (struct pki_list *n = service.engines.next; n != &service.engines; n = n->next) {
         const struct pki_engine *e = pki_container_of(n, struct pki_engine, service.node);
-        uint64_t ns = atomic_load(&e->service.watched) > 0 ? pki_tuning.wait.graphs_ns : 0;
+        uint64_t ns = atomic_load(&e->service.watched) > 0 ? pki_tuning.wait.graphs_ns : 0, notes = pki_note_every_ns(e);
 
-        if (e->service.needs_background && (ns == 0 || background_every(e) < ns))
-            ns = background_every(e);
+        if (notes != 0 && (ns == 0 || notes < ns))
+            ns = notes;
         if (ns != 0 && (shortest == 0 || ns < shortest))
             shortest = ns;
     }
@@ -189,8 +159,8 @@ static bool sleep_unless_due(void)
 }
 
 /*
- * Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. What the last look finds may
- * be device-driven: nobody else will see its end, its deadline, or that another rank does it in another way.
+ * Asleep is set before the last look, and wake looks at it after counting the operation: one of the two sees the other. What the
+ * last look finds may be device-driven: nobody else will see its end, its deadline, or that another rank does it in another way.
  */
 static void sleep_unless_busy(struct server *self)
 {
@@ -250,7 +220,7 @@ static void *serve(void *arg)
             stirred_ns = pki_now_ns();
         was_driven = sight.driven;
         if (sight.busy && !moved)
-            rest(idle, spins);
+            pki_service_rest(idle, spins);
         else if (!sight.busy && go_on)
             linger(self, busy_ns, stirred_ns);
     }

@@ -152,6 +152,17 @@ void pki_engine_backoff_beside(const struct pki_awaited *a, unsigned idle)
         rest_for(a, rest_of(a->engine, idle), idle);
 }
 
+/* On the only CPU of a bound program the service thread and the program's take turns. */
+void pki_service_rest(unsigned idle, bool spins)
+{
+    if (spins && idle < pki_tuning.wait.service_spins)
+        pki_cpu_pause();
+    else if (idle < pki_tuning.wait.service_yields)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){ .tv_nsec = pki_tuning.wait.service_nap_ns }, NULL);
+}
+
 /* ---- Several engines ---- */
 
 static bool have_ended(const struct pki_list *blocking)
@@ -171,8 +182,8 @@ static bool all_have_ended(const struct pki_awaited *first)
     return ended;
 }
 
-/* Progress once of each, also where all that is awaited has ended: bytes of it may still have to leave, and a rank whose answer another part
- * waits for may wait for these. One that has failed has none. */
+/* Progress once of each, also where all that is awaited has ended: bytes of it may still have to leave, and a rank whose answer
+ * another part waits for may wait for these. One that has failed has none. */
 static bool progress_all(struct pki_awaited **first)
 {
     bool moved = false;

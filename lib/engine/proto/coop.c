@@ -42,16 +42,26 @@ static bool changes_hands(const struct pki_xfer *xfer)
            xfer->bytes < pki_tuning.p2p.near_cache_bytes;
 }
 
+static bool is_one_copy_fast(const struct pki_xfer *xfer)
+{
+    return xfer->peer->ctrl->copies == PKI_COPIES_ONE_FAST;
+}
+
+static bool is_two_copies_fast(const struct pki_xfer *xfer)
+{
+    return xfer->path->copies == PKI_COPIES_TWO_FAST;
+}
+
 bool pki_coop_is_near(const struct pki_xfer *xfer)
 {
-    return !xfer->engine->config.shares_cpu && xfer->path->is_near && !xfer->path->same_process &&
+    return !xfer->engine->config.shares_cpu && is_two_copies_fast(xfer) && !xfer->path->same_process &&
            (!xfer->there.mapped || changes_hands(xfer));
 }
 
 /* Of one copy by the kernel. */
 static size_t coop_min(const struct pki_xfer *xfer)
 {
-    return xfer->peer->ctrl->is_one_copy_fast ? xfer->engine->config.agreed->pair.coop_fast_bytes : pki_tuning.p2p.coop_bytes;
+    return is_one_copy_fast(xfer) ? xfer->engine->config.agreed->pair.coop_fast_bytes : pki_tuning.p2p.coop_bytes;
 }
 
 static bool is_exchanged(const struct pki_xfer *xfer)
@@ -65,9 +75,10 @@ static size_t pays_crowded(const struct pki_xfer *xfer)
 {
     if (xfer->user.task->plan == NULL || !is_foreign(xfer))
         return coop_min(xfer);
-    if (xfer->peer->ctrl->is_one_copy_fast)
+    if (is_one_copy_fast(xfer))
         return pki_tuning.p2p.coop_bytes;
-    return xfer->path->is_near && is_exchanged(xfer) ? pki_tuning.p2p.coop_crowded_even_bytes : pki_tuning.p2p.coop_crowded_bytes;
+    return is_two_copies_fast(xfer) && is_exchanged(xfer) ? pki_tuning.p2p.coop_crowded_even_bytes
+                                                          : pki_tuning.p2p.coop_crowded_bytes;
 }
 
 /* The kernel's copy costs microseconds to begin with, and more a page than two copies through a cache that both cores have; where both ranks have
@@ -78,7 +89,7 @@ bool pki_coop_pays(const struct pki_xfer *xfer)
         return xfer->bytes >= pays_crowded(xfer);
     if (pki_coop_is_near(xfer))
         return !is_exchanged(xfer) && xfer->bytes >= pki_tuning.p2p.coop_near_bytes;
-    if (is_foreign(xfer) && is_exchanged(xfer) && xfer->engine->config.local_ranks == 2 && !xfer->peer->ctrl->is_one_copy_fast)
+    if (is_foreign(xfer) && is_exchanged(xfer) && xfer->engine->config.local_ranks == 2 && !is_one_copy_fast(xfer))
         return xfer->bytes >= pki_tuning.p2p.coop_bytes && xfer->bytes < pki_tuning.p2p.coop_far_even_bytes;
     return xfer->bytes >= coop_min(xfer);
 }
@@ -312,7 +323,7 @@ pk_result_t pki_coop_offer(struct pki_xfer *xfer)
  * channel. */
 bool pki_coop_may_get(const struct pki_xfer *xfer)
 {
-    bool fast = xfer->peer->ctrl->is_one_copy_fast;
+    bool fast = is_one_copy_fast(xfer);
     size_t least = fast ? pki_tuning.p2p.get_fast_bytes : pki_tuning.p2p.get_bytes;
 
     return xfer->coop.combines && xfer->bytes >= least && xfer->peer->ctrl->can_get && (fast || pki_coop_is_even(xfer));

@@ -20,15 +20,11 @@ static bool waits(const struct pki_rule_part *p)
 /* May all that wait stand in a row? */
 static bool may_stand(const struct pki_rule_part *parts, int n)
 {
-    bool together = true;
     int several = 0;
 
     for (int i = 0; i < n; i++)
-        if (!parts[i].seen) {
-            several += waits(&parts[i]);
-            together = together && parts[i].together;
-        }
-    return several <= 1 || together;
+        several += waits(&parts[i]);
+    return several <= 1;
 }
 
 static bool any_by_kernel(const struct pki_rule_part *parts, int n)

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the copies of a call go, of those transfers that this side moves: as a pure function of what the call knows. In the stream they are put so:
- * first this side's words for what the peers move, then the copies as decided here, then the waits for what the peers move.
+ * Where the copies of a call's messages go, of those that this side moves: as a pure function of what the call knows. In the
+ * stream they are put so: first this side's words for what the peers move, then the copies as decided here, then the waits for
+ * what the peers move.
  *
- * A copy whose peer is not ready stands in its stream until it is, and whatever is behind it. So only one may, or a row that belongs to one wait;
- * several would stand behind one another's peers, who may stand behind one another too, in another order. In a collective that ends on no rank
- * before all ranks have come to it, they may. What may not goes beside the stream's copies, where each is moved when its own peer is ready: by a
- * kernel. tests/model has the proof, docs/design/0035 the measurements.
+ * A copy whose peer is not ready stands in its stream until it is, and whatever is behind it. So only one may, or a row that
+ * belongs to one wait; several would stand behind one another's peers, who may stand behind one another too, in another order.
+ * (In a collective that ends on no rank before all ranks have come to it, they may: collective.c.) What may not goes beside the
+ * stream's copies, where each is moved when its own peer is ready: by a kernel. tests/model has the proof, docs/design/0035 the
+ * measurements.
  */
 #ifndef PKI_ENGINE_STREAM_RULE_H
 #define PKI_ENGINE_STREAM_RULE_H
@@ -16,7 +18,6 @@
 struct pki_rule_part {
     bool seen;      /* the peer is ready */
     bool follows;   /* it is ready when the part before this one is */
-    bool together;  /* of a collective that ends on no rank before all have come to it */
     bool by_kernel; /* rather than by a copy engine, where kernels may be used: it is short, say */
 };
 
@@ -33,6 +34,7 @@ enum pki_rule_place {
 };
 
 /* kernels: what is BESIDE is moved by one. */
-void pki_rule(const struct pki_rule_part *parts, int n, bool kernels, struct pki_rule_channels *channels, enum pki_rule_place *places);
+void pki_rule(const struct pki_rule_part *parts, int n, bool kernels, struct pki_rule_channels *channels,
+              enum pki_rule_place *places);
 
 #endif

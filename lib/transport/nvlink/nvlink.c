@@ -101,7 +101,7 @@ static void finish_oldest(struct copy_queue *q, pk_result_t result)
 
     put->result = result;
     if (result == PK_ERR_PEER)
-        put->ep->dead = true;
+        pki_ep_enter(put->ep, PKI_EP_DEAD);
     pki_event_push(&q->iface->base, &put->event, PKI_EVENT_PUT);
     if (--q->flights == 0)
         pki_list_remove(&q->node);
@@ -343,7 +343,7 @@ static pk_result_t nvlink_put(struct pki_put *put)
     struct copy_queue *q = queue_for(put);
     pk_result_t result;
 
-    if (put->ep->dead)
+    if (put->ep->state == PKI_EP_DEAD)
         return PK_ERR_PEER;
     if (put->queue != NULL)
         return submit(put->queue, put, NULL);

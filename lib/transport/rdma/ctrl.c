@@ -115,7 +115,7 @@ static pk_result_t send_parts(struct pki_rdma_ep *ep, const struct parts *parts,
         memcpy(slot + parts->bytes[0], parts->at[1], parts->bytes[1]);
     ctrl->out_bytes[ctrl->sent % PKI_RDMA_RING] = parts->bytes[0] + parts->bytes[1];
     (void)send_slot(ep, ctrl->sent++, signalled); /* if it failed, it is sent again when the queue pair is recovered */
-    return ep->base.dead ? PK_ERR_PEER : PK_OK;
+    return ep->base.state == PKI_EP_DEAD ? PK_ERR_PEER : PK_OK;
 }
 
 bool pki_rdma_ctrl_resend(struct pki_rdma_ep *ep, uint32_t arrived, uint32_t credit)
@@ -149,9 +149,9 @@ pk_result_t pki_rdma_send(struct pki_ep *base, const struct pki_msg *msg, const 
     struct pki_msg head = *msg;
     struct parts parts = { .at = { NULL, payload }, .bytes = { 0, msg->payload } };
 
-    if (base->dead)
+    if (base->state == PKI_EP_DEAD)
         return PK_ERR_PEER; /* recorded when it died */
-    if (ep->left)
+    if (pki_rdma_has_left(ep))
         return PK_OK; /* nobody reads it; the engine hears from elsewhere that the peer has left */
     if (msg->payload > PKI_RDMA_PAYLOAD_MAX) {
         struct pki_where where = pki_rdma_where(ep);
@@ -176,9 +176,9 @@ pk_result_t pki_rdma_recv_post(struct pki_recv *recv, const struct pki_msg *tell
 
     if (tell == NULL || !pki_rdma_names_memory(tell))
         return PK_ERR_UNSUPPORTED;
-    if (ep->base.dead)
+    if (ep->base.state == PKI_EP_DEAD)
         return PK_ERR_PEER;
-    if (ep->left)
+    if (pki_rdma_has_left(ep))
         return PK_OK;
     if (!has_room(ep))
         return PK_IN_PROGRESS;
@@ -197,10 +197,13 @@ static void write_credit(struct pki_rdma_ep *ep, bool signalled)
 {
     struct pki_rdma_ctrl *ctrl = &ep->ctrl;
     struct pki_rdma_qp *qp = &ep->qps[0];
-    struct ibv_sge piece = { .addr = (uintptr_t)&ctrl->block->reported, .length = sizeof ctrl->block->reported, .lkey = ctrl->mr->lkey };
+    struct ibv_sge piece = { .addr = (uintptr_t)&ctrl->block->reported,
+                             .length = sizeof ctrl->block->reported,
+                             .lkey = ctrl->mr->lkey };
     struct ibv_send_wr wr;
 
-    if (ep->left || ep->shutdown_sent || ep->base.dead || ep->recover.state != PKI_RDMA_UP || !has_request(qp))
+    if (pki_rdma_has_left(ep) || ep->shutdown_sent || ep->base.state == PKI_EP_DEAD || ep->recover.state != PKI_RDMA_UP ||
+        !has_request(qp))
         return;
     ctrl->block->reported = ctrl->reported = ctrl->reposted;
     wr = request(qp, signalled);
@@ -238,7 +241,7 @@ static void send_shutdown(struct pki_rdma_ep *ep)
  * its sake. */
 bool pki_rdma_ctrl_is_settled(const struct pki_rdma_ep *ep)
 {
-    if (!ep->base.can_put || ep->base.dead || ep->left)
+    if (!ep->base.can_put || ep->base.state == PKI_EP_DEAD || pki_rdma_has_left(ep))
         return true;
     if (ep->recover.state != PKI_RDMA_UP)
         return ep->iface->revoked;
@@ -354,8 +357,7 @@ void pki_rdma_ctrl_received(struct pki_rdma_ep *ep, uint32_t bytes)
         return;
     }
     if (msg.kind == KIND_SHUTDOWN) {
-        ep->left = true;
-        ep->shut_down = msg.flags == 0;
+        pki_rdma_peer_left(ep, msg.flags == 0 ? PKI_RDMA_PEER_SERVED : PKI_RDMA_PEER_LEFT);
         return;
     }
     if (pki_rdma_names_memory(&msg)) {
@@ -413,7 +415,8 @@ void pki_rdma_ctrl_repost(struct pki_rdma_ep *ep)
 {
     struct pki_rdma_ctrl *ctrl = &ep->ctrl;
 
-    if (ctrl->popped - ctrl->reposted < REPOST_EVERY || ep->base.dead || ep->left || ep->recover.state != PKI_RDMA_UP)
+    if (ctrl->popped - ctrl->reposted < REPOST_EVERY || ep->base.state == PKI_EP_DEAD || pki_rdma_has_left(ep) ||
+        ep->recover.state != PKI_RDMA_UP)
         return;
     if (post_receives(ep, ctrl->reposted, ctrl->popped - ctrl->reposted) != PK_OK) {
         pki_rdma_ep_failed(ep, "receives could not be posted");

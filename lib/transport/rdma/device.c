@@ -254,8 +254,6 @@ static pk_result_t rail_open(struct ibv_device *device, struct pki_rdma_rail *ra
         rail_close(rail);
         return PK_ERR_UNSUPPORTED;
     }
-    rail->software = is_software(rail->name);
-    rail->immediate = device->transport_type == IBV_TRANSPORT_IB; /* iWARP cannot */
     for (rail->port = 1; rail->port <= attr.phys_port_cnt; rail->port++) {
         pk_result_t result = read_port(rail, &port);
 
@@ -315,9 +313,10 @@ static pk_result_t open_some(struct pki_rdma_iface *iface, struct ibv_device **d
         if (result == PK_OK) {
             iface->nrails++;
             result = furnish(iface, rail);
-            iface->base.in_threads |= rail->software;
-            if (rail->software)
+            if (is_software(rail->name)) {
+                iface->base.in_threads = true;
                 atomic_store_explicit(&iface->base.in_kernel, true, memory_order_relaxed);
+            }
         }
         if (result != PK_OK)
             return result;

@@ -30,7 +30,7 @@ void pki_rdma_hello_fill(const struct pki_rdma_ep *ep, struct pki_rdma_hello *he
         hello->rails[i].lid = rail->lid;
         hello->rails[i].mtu = (uint8_t)rail->mtu;
         hello->rails[i].ethernet = rail->ethernet;
-        hello->immediate = hello->immediate && rail->immediate;
+        hello->immediate = hello->immediate && rail->context->device->transport_type == IBV_TRANSPORT_IB; /* iWARP cannot */
     }
 }
 

@@ -11,14 +11,14 @@
 
 static struct pki_rdma_move *move_at(struct pki_rdma_ep *ep, uint32_t number)
 {
-    return &ep->moves[number % PKI_RDMA_MOVES];
+    return &ep->moves.at[number % PKI_RDMA_MOVES];
 }
 
 static bool has_ended(struct pki_rdma_ep *ep, uint32_t number)
 {
     const struct pki_rdma_move *move = move_at(ep, number);
 
-    return number != ep->move_end && move->flying == 0 && move->issued == move->put->bytes;
+    return number != ep->moves.end && move->flying == 0 && move->issued == move->put->bytes;
 }
 
 static bool is_same_transfer(const struct pki_msg *a, const struct pki_msg *b)
@@ -29,7 +29,7 @@ static bool is_same_transfer(const struct pki_msg *a, const struct pki_msg *b)
 /* Tell the receiver of a put that has ended, unless one can be told of that goes on where it stops. False: not now. */
 static bool tell(struct pki_rdma_ep *ep, struct pki_rdma_move *move)
 {
-    uint32_t next = ep->move_head + 1;
+    uint32_t next = ep->moves.head + 1;
 
     if (move->fin.kind == 0 || (has_ended(ep, next) && is_same_transfer(&move->fin, &move_at(ep, next)->fin)))
         return true;
@@ -39,13 +39,13 @@ static bool tell(struct pki_rdma_ep *ep, struct pki_rdma_move *move)
 /* The engine wants the puts of one transfer to end in order, so a later put waits for an earlier one. */
 static void finish_ended(struct pki_rdma_ep *ep)
 {
-    while (has_ended(ep, ep->move_head)) {
-        struct pki_rdma_move *move = move_at(ep, ep->move_head);
+    while (has_ended(ep, ep->moves.head)) {
+        struct pki_rdma_move *move = move_at(ep, ep->moves.head);
 
         if (!tell(ep, move))
             return;
-        if (ep->move_next == ep->move_head++)
-            ep->move_next = ep->move_head;
+        if (ep->moves.next == ep->moves.head++)
+            ep->moves.next = ep->moves.head;
         pki_rdma_mr_put(ep->iface, move->mr);
         move->put->result = PK_OK;
         pki_event_push(&ep->iface->base, &move->put->event, PKI_EVENT_PUT);
@@ -54,14 +54,14 @@ static void finish_ended(struct pki_rdma_ep *ep)
 
 void pki_rdma_moves_fail(struct pki_rdma_ep *ep)
 {
-    for (; ep->move_head != ep->move_end; ep->move_head++) {
-        struct pki_rdma_move *move = move_at(ep, ep->move_head);
+    for (; ep->moves.head != ep->moves.end; ep->moves.head++) {
+        struct pki_rdma_move *move = move_at(ep, ep->moves.head);
 
         pki_rdma_mr_put(ep->iface, move->mr);
         move->put->result = PK_ERR_PEER;
         pki_event_push(&ep->iface->base, &move->put->event, PKI_EVENT_PUT);
     }
-    ep->move_next = ep->move_end;
+    ep->moves.next = ep->moves.end;
     ep->nredo = 0;
 }
 
@@ -153,16 +153,16 @@ static bool next_chunk(struct pki_rdma_ep *ep, struct pki_rdma_chunk *chunk)
         *chunk = ep->redo[--ep->nredo];
         return true;
     }
-    while (ep->move_next != ep->move_end && move_at(ep, ep->move_next)->issued == move_at(ep, ep->move_next)->put->bytes)
-        ep->move_next++; /* after recovery: it came before */
-    if (ep->move_next == ep->move_end)
+    while (ep->moves.next != ep->moves.end && move_at(ep, ep->moves.next)->issued == move_at(ep, ep->moves.next)->put->bytes)
+        ep->moves.next++; /* after recovery: it came before */
+    if (ep->moves.next == ep->moves.end)
         return false;
-    move = move_at(ep, ep->move_next);
+    move = move_at(ep, ep->moves.next);
     *chunk = (struct pki_rdma_chunk){ .move = move, .offset = move->issued, .bytes = (uint32_t)chunk_here(ep, move) };
     move->issued += chunk->bytes;
     move->flying++;
     if (move->issued == move->put->bytes)
-        ep->move_next++;
+        ep->moves.next++;
     return true;
 }
 
@@ -210,12 +210,12 @@ pk_result_t pki_rdma_put(struct pki_put *put)
 {
     struct pki_rdma_ep *ep = pki_rdma_ep_of(put->ep);
     const struct pki_rdma_grant *target;
-    struct pki_rdma_move *move = move_at(ep, ep->move_end);
+    struct pki_rdma_move *move = move_at(ep, ep->moves.end);
     pk_result_t result;
 
-    if (ep->base.dead || ep->left || ep->iface->revoked)
+    if (ep->base.state == PKI_EP_DEAD || pki_rdma_has_left(ep) || ep->iface->revoked)
         return PK_ERR_PEER;
-    if (ep->move_end - ep->move_head == PKI_RDMA_MOVES)
+    if (ep->moves.end - ep->moves.head == PKI_RDMA_MOVES)
         return PK_IN_PROGRESS;
     target = pki_rdma_target(ep, &put->about, put->remote, put->bytes);
     if (target == NULL || put->bytes == 0 || put->done_remote.word != NULL)
@@ -231,7 +231,7 @@ pk_result_t pki_rdma_put(struct pki_put *put)
         move->fin = put->about;
         move->fin.offset = put->remote + put->bytes - target->begin;
     }
-    ep->move_end++;
+    ep->moves.end++;
     pki_rdma_stripe(ep);
     return PK_OK;
 }

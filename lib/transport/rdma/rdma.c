@@ -76,7 +76,7 @@ static pk_result_t rdma_ep_init(struct pki_ep *base, struct pki_blob *mine)
     struct pki_rdma_hello hello;
     pk_result_t result = PK_OK;
 
-    base->dead = base->can_put = false;
+    base->can_put = false;
     base->notes = &ep->notes;
     base->report = ep->report;
     ep->iface = pki_rdma_iface_of(base->iface);
@@ -156,7 +156,7 @@ static void rdma_ep_close(struct pki_ep *base)
     free(ep->redo);
     ep->redo = NULL;
     base->can_put = false;
-    base->dead = true;
+    pki_ep_enter(base, PKI_EP_DEAD);
 }
 
 /* Queue pairs in error do nothing more, neither read a source nor write a target. */
@@ -164,9 +164,9 @@ void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what)
 {
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
 
-    if (ep->base.dead)
+    if (ep->base.state == PKI_EP_DEAD)
         return;
-    ep->base.dead = true;
+    pki_ep_enter(&ep->base, PKI_EP_DEAD);
     (void)pki_ep_fail(&ep->base, PK_ERR_PEER, 0, "rdma: %s", what);
     for (uint32_t i = 0; i <= ep->nqps; i++) {
         ep->qps[i].dead = true;
@@ -188,9 +188,9 @@ static void completed_badly(struct pki_rdma_qp *qp, const struct ibv_wc *wc)
     qp->ended |= last;
     if ((wc->wr_id & PKI_RDMA_RECEIVE) == 0)
         qp->over = (uint32_t)wc->wr_id + 1;
-    if (qp->dead || ep->base.dead)
+    if (qp->dead || ep->base.state == PKI_EP_DEAD)
         return; /* the rest of its requests, flushed */
-    if (ep->left && ep->move_head == ep->move_end) {
+    if (pki_rdma_has_left(ep) && ep->moves.head == ep->moves.end) {
         qp->dead = true;
         return;
     }
@@ -204,7 +204,7 @@ static void written(struct pki_rdma_qp *qp, uint32_t number, uint32_t bytes)
 {
     struct pki_rdma_ep *ep = qp->ep;
 
-    if (ep->base.dead || ep->iface->revoked)
+    if (ep->base.state == PKI_EP_DEAD || ep->iface->revoked)
         return;
     if (!pki_rdma_grant_written(ep, number, bytes)) {
         pki_rdma_ep_failed(ep, "the peer wrote to memory that was not granted");
@@ -236,7 +236,7 @@ static void completed(struct pki_rdma_iface *iface, const struct ibv_wc *wc)
         pki_rdma_ctrl_received(qp->ep, wc->byte_len);
     else if (qp == &qp->ep->qps[0])
         qp->completed = (uint32_t)wc->wr_id + 1;
-    else if (!qp->ep->base.dead)
+    else if (qp->ep->base.state != PKI_EP_DEAD)
         pki_rdma_data_completed(qp, (uint32_t)wc->wr_id);
 }
 
@@ -284,14 +284,15 @@ static bool arm(struct pki_rdma_iface *iface)
 
 static void advance(struct pki_rdma_ep *ep)
 {
-    if (ep->base.dead)
+    if (ep->base.state == PKI_EP_DEAD)
         return;
-    ep->base.left = ep->left && ep->move_head == ep->move_end;
+    if (pki_rdma_has_left(ep) && ep->moves.head == ep->moves.end)
+        pki_ep_enter(&ep->base, PKI_EP_LEFT);
     if (ep->recover.state != PKI_RDMA_UP) {
         pki_rdma_recover_advance(ep);
         return;
     }
-    if (ep->move_head != ep->move_end)
+    if (ep->moves.head != ep->moves.end)
         pki_rdma_stripe(ep);
     pki_rdma_ctrl_credit(ep);
 }
@@ -322,7 +323,6 @@ const struct pki_transport pki_transport_rdma = {
     .ep_bytes = sizeof(struct pki_rdma_ep),
     .between_hosts = true,
     .posts = true,
-    .needs_background = true,
     .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } },
     .probe = rdma_probe,
     .open = rdma_open,

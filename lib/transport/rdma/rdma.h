@@ -64,8 +64,6 @@ struct pki_rdma_rail {
     char interface[16]; /* "eth0", or empty */
     uint8_t port;
     bool ethernet;
-    bool immediate; /* the device can write with immediate data */
-    bool software;  /* the kernel's threads are the device */
     int gid_index;
     union ibv_gid gid;
     uint16_t lid;
@@ -105,6 +103,12 @@ struct pki_rdma_move { /* a put in flight */
     uint32_t number;    /* its writes carry it; 0: it has none */
     struct pki_msg fin; /* to follow the last acknowledgement, if its kind is not 0 */
     unsigned flying; /* chunks given to a queue pair, or waiting for another one, and not acknowledged */
+};
+
+/* Of one endpoint, the oldest first. Those of [head, next) are issued as a whole, of [next, end) some may be. */
+struct pki_rdma_moves {
+    struct pki_rdma_move at[PKI_RDMA_MOVES];
+    uint32_t head, next, end;
 };
 
 struct pki_rdma_chunk {
@@ -213,12 +217,19 @@ enum pki_rdma_state {
     PKI_RDMA_GIVING_UP  /* says so, and is dead then */
 };
 
+/* Since the trouble began, from the peer. */
+enum pki_rdma_heard {
+    PKI_RDMA_HEARD_NOTHING,
+    PKI_RDMA_HEARD_HELLO, /* which its new queue pairs are: `theirs` */
+    PKI_RDMA_HEARD_READY  /* they are connected */
+};
+
 struct pki_rdma_recover {
     enum pki_rdma_state state;
+    enum pki_rdma_heard heard;
     uint32_t epoch;      /* how many times queue pairs have been made anew */
     uint32_t drained;    /* DRAINING: queue pairs whose last receive has been flushed */
     bool said;           /* the note that this state asks for has gone out */
-    bool has_hello, has_ready;
     bool again;          /* CONNECTED: the new ones have failed already */
     bool shutdown_due;   /* the peer recovers what it has left: tell it that its shutdown message has come */
     uint64_t entered_ns, looked_ns, advanced_ns;
@@ -229,6 +240,13 @@ struct pki_rdma_recover {
     struct pki_rdma_note theirs;
 };
 
+/* What is known of the peer's end; it only goes on (pki_rdma_peer_left). */
+enum pki_rdma_peer {
+    PKI_RDMA_PEER_STAYS,
+    PKI_RDMA_PEER_LEFT,  /* it has closed its end: nothing more comes */
+    PKI_RDMA_PEER_SERVED /* and had all that it waited for */
+};
+
 struct pki_rdma_ep {
     struct pki_ep base;
     struct pki_rdma_iface *iface;
@@ -236,9 +254,8 @@ struct pki_rdma_ep {
     struct pki_rdma_qp *qps; /* [1 + nqps], the control channel's first */
     uint32_t nqps, nqps_made, nrails_there, psn;
     uint32_t shift_there; /* the peer's piece_shift */
-    bool left;            /* the peer has closed its end: nothing more comes */
-    bool shut_down;       /* and had all that it waited for */
-    bool shutdown_sent;   /* this rank is closing its own */
+    enum pki_rdma_peer peer;
+    bool shutdown_sent;   /* this rank is closing its own end */
     bool immediate;       /* both ends can write with immediate data */
     struct pki_rdma_recover recover;
     struct pki_notes notes;
@@ -246,9 +263,8 @@ struct pki_rdma_ep {
     struct pki_rdma_ctrl ctrl;
     struct pki_rdma_grants grants, targets;
     uint32_t number, numbers_out;         /* the last one given to a grant; how many grants have one */
-    struct pki_rdma_move moves[PKI_RDMA_MOVES];
-    uint32_t move_head, move_next, move_end; /* [head, next) are issued as a whole, of [next, end) some may be */
-    struct pki_rdma_chunk *redo;             /* chunks of failed queue pairs */
+    struct pki_rdma_moves moves;
+    struct pki_rdma_chunk *redo; /* chunks of failed queue pairs */
     unsigned nredo;
 };
 
@@ -281,6 +297,11 @@ static inline struct pki_rdma_ep *pki_rdma_ep_of(struct pki_ep *ep)
 static inline struct pki_rdma_iface *pki_rdma_iface_of(struct pki_iface *iface)
 {
     return pki_container_of(iface, struct pki_rdma_iface, base);
+}
+
+static inline bool pki_rdma_has_left(const struct pki_rdma_ep *ep)
+{
+    return ep->peer != PKI_RDMA_PEER_STAYS;
 }
 
 static inline struct pki_where pki_rdma_where(const struct pki_rdma_ep *ep)
@@ -411,7 +432,9 @@ void pki_rdma_stripe(struct pki_rdma_ep *ep);
 void pki_rdma_data_completed(struct pki_rdma_qp *qp, uint32_t sequence);
 void pki_rdma_moves_fail(struct pki_rdma_ep *ep);
 
-/* recover.c. A queue pair has failed: recover what can be recovered. */
+/* recover.c */
+void pki_rdma_peer_left(struct pki_rdma_ep *ep, enum pki_rdma_peer how); /* it has been heard of the peer */
+/* A queue pair has failed: recover what can be recovered. */
 void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what);
 void pki_rdma_recover_advance(struct pki_rdma_ep *ep);
 /* Read what the other end has said, and say what the state asks for; the watchdog looks, too. */

@@ -35,10 +35,16 @@ enum note_kind { NOTE_HELLO = 1, NOTE_READY, NOTE_GIVING_UP, NOTE_SHUTDOWN_CAME 
 static void enter(struct pki_rdma_ep *ep, enum pki_rdma_state state)
 {
     ep->recover.state = state;
-    ep->base.recovering = state != PKI_RDMA_UP;
+    pki_ep_enter(&ep->base, state == PKI_RDMA_UP ? PKI_EP_UP : PKI_EP_RECOVERING);
     ep->recover.entered_ns = ep->recover.advanced_ns = pki_now_ns();
     ep->recover.said = false;
     pki_rdma_report(ep);
+}
+
+void pki_rdma_peer_left(struct pki_rdma_ep *ep, enum pki_rdma_peer how)
+{
+    if (ep->peer < how)
+        ep->peer = how;
 }
 
 static void destroy_qps(struct pki_rdma_ep *ep)
@@ -68,7 +74,7 @@ void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what)
 
     if (ep->recover.state == PKI_RDMA_CONNECTED)
         ep->recover.again = true;
-    if (ep->base.dead || ep->recover.state != PKI_RDMA_UP)
+    if (ep->base.state == PKI_EP_DEAD || ep->recover.state != PKI_RDMA_UP)
         return;
     if (!ep->notes.carried) {
         pki_rdma_ep_failed(ep, what);
@@ -80,7 +86,8 @@ void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what)
     }
     ep->recover.failures++;
     ep->recover.epoch++;
-    ep->recover.has_hello = ep->recover.has_ready = ep->recover.again = false;
+    ep->recover.heard = PKI_RDMA_HEARD_NOTHING;
+    ep->recover.again = false;
     pki_log(PKI_LOG_WARN, &where, "rdma: %s; the queue pairs are made anew", what);
     drain(ep);
 }
@@ -114,15 +121,15 @@ static bool is_listed(const struct pki_rdma_note *note, uint32_t number)
  * may be younger than the peer's list: a peer that is up again sends them while this end is not yet. */
 static void judge_moves(struct pki_rdma_ep *ep)
 {
-    for (uint32_t i = ep->move_head; i != ep->move_end; i++) {
-        struct pki_rdma_move *move = &ep->moves[i % PKI_RDMA_MOVES];
+    for (uint32_t i = ep->moves.head; i != ep->moves.end; i++) {
+        struct pki_rdma_move *move = &ep->moves.at[i % PKI_RDMA_MOVES];
 
         if (move->number == 0 || move->issued == 0)
             continue;
         move->issued = is_listed(&ep->recover.theirs, move->number) ? 0 : move->put->bytes;
         move->flying = 0;
     }
-    ep->move_next = ep->move_head;
+    ep->moves.next = ep->moves.head;
 }
 
 static void fill_note(struct pki_rdma_ep *ep, struct pki_rdma_note *note)
@@ -222,14 +229,14 @@ static void put_off(struct pki_rdma_recover *recover, uint64_t now)
 /* Nobody would answer. Who had all that it waited for has had writes that told of themselves. */
 static void end_moves(struct pki_rdma_ep *ep)
 {
-    for (uint32_t i = ep->move_head; i != ep->move_end; i++) {
-        struct pki_rdma_move *move = &ep->moves[i % PKI_RDMA_MOVES];
+    for (uint32_t i = ep->moves.head; i != ep->moves.end; i++) {
+        struct pki_rdma_move *move = &ep->moves.at[i % PKI_RDMA_MOVES];
 
-        if (ep->shut_down && move->number != 0 && move->issued == move->put->bytes)
+        if (ep->peer == PKI_RDMA_PEER_SERVED && move->number != 0 && move->issued == move->put->bytes)
             move->flying = 0;
     }
     pki_rdma_stripe(ep);
-    if (ep->move_head != ep->move_end)
+    if (ep->moves.head != ep->moves.end)
         pki_rdma_ep_failed(ep, "the peer shut down while a transfer was in flight");
 }
 
@@ -241,7 +248,7 @@ void pki_rdma_recover_advance(struct pki_rdma_ep *ep)
     if (recover->state == PKI_RDMA_UP)
         return;
     put_off(recover, now);
-    if (ep->left && recover->state > PKI_RDMA_DRAINING) {
+    if (pki_rdma_has_left(ep) && recover->state > PKI_RDMA_DRAINING) {
         end_moves(ep);
         return;
     }
@@ -259,11 +266,11 @@ void pki_rdma_recover_advance(struct pki_rdma_ep *ep)
         look_for_ports(ep, now);
         return;
     case PKI_RDMA_GREETING:
-        if (recover->said && recover->has_hello)
+        if (recover->said && recover->heard != PKI_RDMA_HEARD_NOTHING)
             connect_qps(ep);
         return;
     case PKI_RDMA_CONNECTED:
-        if (recover->said && recover->has_ready)
+        if (recover->said && recover->heard == PKI_RDMA_HEARD_READY)
             resume(ep);
         return;
     }
@@ -319,10 +326,11 @@ static void make_note(struct pki_rdma_ep *ep)
 {
     struct pki_rdma_note note = { .kind = NOTE_SHUTDOWN_CAME, .epoch = ep->recover.epoch };
 
-    if (ep->base.dead || !ep->notes.carried)
+    if (ep->base.state == PKI_EP_DEAD || !ep->notes.carried)
         return;
-    ep->left |= ep->notes.carrier_left; /* an end closes what stands by last: nothing more comes */
-    if (ep->left) {
+    if (ep->notes.carrier_left) /* an end closes what stands by last: nothing more comes */
+        pki_rdma_peer_left(ep, PKI_RDMA_PEER_LEFT);
+    if (pki_rdma_has_left(ep)) {
         ep->recover.shutdown_due = ep->recover.shutdown_due && !say(ep, &note);
         return;
     }
@@ -342,22 +350,26 @@ static const char *take_note(struct pki_rdma_ep *ep, const struct pki_rdma_note 
     if (note->kind == NOTE_GIVING_UP)
         return "the peer gave up: no path is left";
     if (note->kind == NOTE_SHUTDOWN_CAME) {
-        ep->left = ep->shutdown_sent; /* it reads nothing more, and has had all */
-        return ep->left ? NULL : "the peer answered a shutdown message that was not sent";
+        if (!ep->shutdown_sent)
+            return "the peer answered a shutdown message that was not sent";
+        pki_rdma_peer_left(ep, PKI_RDMA_PEER_LEFT); /* it reads nothing more, and has had all */
+        return NULL;
     }
     if (note->kind == NOTE_READY) {
-        recover->has_ready = note->epoch == recover->epoch && recover->has_hello;
-        return recover->has_ready ? NULL : "the peer said that its queue pairs are ready, which was not expected";
+        if (note->epoch != recover->epoch || recover->heard == PKI_RDMA_HEARD_NOTHING)
+            return "the peer said that its queue pairs are ready, which was not expected";
+        recover->heard = PKI_RDMA_HEARD_READY;
+        return NULL;
     }
     if (note->epoch == recover->epoch + 1 && recover->state == PKI_RDMA_UP)
         pki_rdma_broken(ep, "the peer's queue pairs have failed");
-    if (note->epoch != recover->epoch || recover->has_hello || recover->state == PKI_RDMA_UP)
+    if (note->epoch != recover->epoch || recover->heard != PKI_RDMA_HEARD_NOTHING || recover->state == PKI_RDMA_UP)
         return "the peer sent an unexpected hello";
     if (ep->ctrl.sent - note->arrived > PKI_RDMA_RING || note->hello.nrails != ep->nrails_there ||
         note->hello.piece_shift != ep->shift_there || note->hello.nqps != ep->nqps)
         return "the peer's hello is for another pair";
     recover->theirs = *note;
-    recover->has_hello = true;
+    recover->heard = PKI_RDMA_HEARD_HELLO;
     return NULL;
 }
 
@@ -366,7 +378,7 @@ static void take(struct pki_rdma_ep *ep, const void *bytes, size_t n)
     struct pki_rdma_note note;
     const char *wrong = pki_rdma_note_parse(bytes, n, &note);
 
-    if (ep->left) {
+    if (pki_rdma_has_left(ep)) {
         ep->recover.shutdown_due |= wrong == NULL && note.kind == NOTE_HELLO;
         return;
     }
@@ -382,7 +394,7 @@ void pki_rdma_exchange_notes(struct pki_rdma_ep *ep)
     struct pki_note *in = &ep->notes.in;
 
     ep->notes.due = false;
-    if (in->bytes > 0 && !ep->base.dead && ep->qps != NULL)
+    if (in->bytes > 0 && ep->base.state != PKI_EP_DEAD && ep->qps != NULL)
         take(ep, in->data, in->bytes);
     in->bytes = 0;
     make_note(ep);

@@ -20,7 +20,7 @@ static bool is_any_at_work(const struct pki_rdma_iface *iface)
     for (const struct pki_list *node = iface->eps.next; node != &iface->eps; node = node->next) {
         const struct pki_rdma_ep *ep = pki_container_of(node, struct pki_rdma_ep, node);
 
-        for (uint32_t i = 1; i <= ep->nqps && !ep->base.dead; i++)
+        for (uint32_t i = 1; i <= ep->nqps && ep->base.state != PKI_EP_DEAD; i++)
             if (is_at_work(&ep->qps[i]))
                 return true;
     }
@@ -56,7 +56,7 @@ void pki_rdma_recv_cancel(struct pki_iface *base)
     for (struct pki_list *node = iface->eps.next; node != &iface->eps; node = node->next) {
         struct pki_rdma_ep *ep = pki_container_of(node, struct pki_rdma_ep, node);
 
-        if (!ep->base.dead)
+        if (ep->base.state != PKI_EP_DEAD)
             end_data(ep);
     }
     while (is_any_at_work(iface) && pki_now_ns() < until)

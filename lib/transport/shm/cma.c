@@ -166,7 +166,7 @@ pk_result_t pki_shm_put(struct pki_put *put)
 {
     struct pki_ep *ep = put->ep;
 
-    if (ep->dead)
+    if (ep->state == PKI_EP_DEAD)
         return PK_ERR_PEER;
     if (!(put->is_get ? ep->can_get : ep->can_put) && !put->mapped)
         return PK_ERR_UNSUPPORTED;

@@ -26,7 +26,7 @@ static uint32_t round_data(uint32_t bytes)
 
 static pk_result_t broken(struct pki_ep *ep, const char *what, uint32_t number, uint64_t value)
 {
-    ep->dead = true;
+    pki_ep_enter(ep, PKI_EP_DEAD);
     return pki_ep_fail(ep, PK_ERR_PEER, 0, "over shm: %s at message %u (%#llx)", what, number, (unsigned long long)value);
 }
 
@@ -151,7 +151,7 @@ static void stamp(struct pki_shm_tx *tx, struct pki_shm_cell *cell, uint32_t sha
 
 static pk_result_t refused(struct pki_ep *ep, uint32_t bytes)
 {
-    if (ep->dead)
+    if (ep->state == PKI_EP_DEAD)
         return PK_ERR_PEER; /* recorded when it died */
     return pki_ep_fail(ep, PK_ERR_INTERNAL, 0, "over shm: a message of %u bytes, more than %u", bytes, PKI_SHM_PAYLOAD_MAX);
 }
@@ -248,7 +248,7 @@ pk_result_t pki_shm_send(struct pki_ep *ep, const struct pki_msg *msg, const voi
     struct target target;
     pk_result_t result;
 
-    if (ep->dead || bytes > PKI_SHM_PAYLOAD_MAX)
+    if (ep->state == PKI_EP_DEAD || bytes > PKI_SHM_PAYLOAD_MAX)
         return refused(ep, bytes);
     result = find_room(ep, msg, bytes <= sizeof(struct pki_shm_cell) - at, &target);
     if (result == PK_OK)
@@ -340,7 +340,7 @@ bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload)
     expect(shm);
     /* Acquire: the writer's release in stamp(). */
     head = atomic_load_explicit(&cell->word[0], memory_order_acquire);
-    if ((uint32_t)head != rx->next + 1 || ep->dead)
+    if ((uint32_t)head != rx->next + 1 || ep->state == PKI_EP_DEAD)
         return false;
     if (!pki_shm_cell_parse(cell, head, msg, &place)) {
         broken(ep, "cell is damaged", rx->next, head);
@@ -366,16 +366,17 @@ static __attribute__((noinline, cold)) void time_probe(struct pki_shm_ep *shm, b
     const int sure = pki_tuning.shm.far_sure;
     uint64_t begin = pki_now_ns(), took;
     uint32_t value = atomic_load_explicit(shm->rx.probe, memory_order_acquire);
+    bool is_near;
 
     took = pki_now_ns() - begin;
     /* The same as before: the writer is far ahead, and the line has been in this core's cache since then. */
     if (value != shm->rx.probed && (has_payload || took < pki_tuning.shm.far_ns))
         tx->far = took >= pki_tuning.shm.far_ns ? tx->far + (tx->far < sure) : tx->far - (tx->far > -sure);
     shm->rx.probed = value;
-    if (pki_tuning.shm.near_flips != 0)
-        shm->base.is_near = !shm->base.is_near;
-    else
-        shm->base.is_near = !shm->base.is_one_copy_fast && tx->far < 0 && (tx->crowded || tx->data_used > PKI_SHM_NEAR_CACHE);
+    is_near = pki_tuning.shm.near_flips != 0 ? shm->base.copies == PKI_COPIES_VARY
+                                             : tx->far < 0 && (tx->crowded || tx->data_used > PKI_SHM_NEAR_CACHE);
+    if (shm->base.copies != PKI_COPIES_ONE_FAST)
+        shm->base.copies = is_near ? PKI_COPIES_TWO_FAST : PKI_COPIES_VARY;
 }
 
 void pki_shm_pop(struct pki_ep *ep)

@@ -112,7 +112,7 @@ static pk_result_t shm_ep_init(struct pki_ep *ep, struct pki_blob *mine)
     struct pki_shm_hello hello = { .layout = PKI_SHM_LAYOUT, .cells = PKI_SHM_CELLS, .data_bytes = PKI_SHM_DATA_BYTES };
     pk_result_t result;
 
-    ep->dead = ep->can_put = ep->can_get = ep->is_near = ep->is_one_copy_fast = false;
+    ep->can_put = ep->can_get = false;
     ep->signals_mine = ep->signals_theirs = NULL;
     ep->wake_word = NULL;
     ep->revoked = NULL;
@@ -180,7 +180,7 @@ static pk_result_t shm_ep_connect(struct pki_ep *ep, struct pki_blob *theirs)
     ep->revoked = &shm->theirs->header.revoked;
     ep->can_put = ep->same_process || (pki_tuning.shm.cma != 0 && pki_shm_cma_works(ep, &hello));
     ep->can_get = ep->can_put;
-    ep->is_one_copy_fast = pki_shm_cma_is_fast() && hello.fast_copy != 0;
+    ep->copies = pki_shm_cma_is_fast() && hello.fast_copy != 0 ? PKI_COPIES_ONE_FAST : PKI_COPIES_VARY;
     pki_list_push(&iface->eps, &shm->node);
     return PK_OK;
 }
@@ -202,7 +202,7 @@ static void shm_ep_close(struct pki_ep *ep)
     ep->wake_word = NULL;
     ep->revoked = NULL;
     ep->can_put = ep->can_get = false;
-    ep->dead = true;
+    pki_ep_enter(ep, PKI_EP_DEAD);
 }
 
 /* A peer that stands still in the middle of a piece, or has been killed there, is not waited for longer. */

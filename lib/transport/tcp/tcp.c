@@ -238,7 +238,7 @@ static pk_result_t tcp_ep_connect(struct pki_ep *base, struct pki_blob *theirs)
     ep->iface->eps[base->peer] = ep;
     ep->iface->neps++;
     pki_tcp_trouble(ep->iface);
-    base->connecting = true;
+    pki_ep_enter(base, PKI_EP_CONNECTING);
     base->can_put = true;
     base->report = ep->targets.report;
     pki_tcp_report(ep);
@@ -250,7 +250,7 @@ static void tcp_ep_close(struct pki_ep *base)
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
 
     if (ep->links != NULL) {
-        if (base->can_put && !base->dead && !ep->left)
+        if (base->can_put && base->state != PKI_EP_DEAD && !ep->left)
             pki_tcp_ctrl_close(ep);
         for (uint32_t i = 1; i < ep->nlinks; i++)
             pki_tcp_recall(&ep->links[i]);
@@ -270,7 +270,7 @@ static void tcp_ep_close(struct pki_ep *base)
     ep->retransmit = (struct pki_tcp_retransmit){ 0 };
     pki_tcp_ctrl_free(&ep->ctrl);
     base->can_put = false;
-    base->dead = true;
+    pki_ep_enter(base, PKI_EP_DEAD);
 }
 
 static void tcp_recv_cancel(struct pki_iface *base)

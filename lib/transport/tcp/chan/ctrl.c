@@ -129,7 +129,7 @@ PKI_HOT pk_result_t pki_tcp_send(struct pki_ep *base, const struct pki_msg *msg,
     struct pki_msg out = *msg;
     size_t bytes;
 
-    if (ep->base.dead)
+    if (ep->base.state == PKI_EP_DEAD)
         return PK_ERR_PEER;
     if (!pki_tcp_has_room(ep, msg))
         return PK_IN_PROGRESS;

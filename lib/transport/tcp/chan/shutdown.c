@@ -59,7 +59,7 @@ void pki_tcp_ctrl_close(struct pki_tcp_ep *ep)
     struct pki_tcp_ctrl *ctrl = &ep->ctrl;
     unsigned char head[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES];
 
-    if (ep->base.connecting)
+    if (ep->base.state == PKI_EP_CONNECTING)
         return;
     for (uint32_t i = 1; i <= ep->params.sockets; i++)
         /* the peer closes that connection when it hears of this, and may not have read it to its end */

@@ -24,7 +24,7 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...)
     char text[256];
     va_list args;
 
-    if (ep->base.dead)
+    if (ep->base.state == PKI_EP_DEAD)
         return;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
@@ -36,7 +36,7 @@ void pki_tcp_lost(struct pki_tcp_ep *ep, int error, const char *fmt, ...)
     }
     (void)pki_ep_fail(&ep->base, PK_ERR_PEER, error, "over tcp: %s", text);
     pki_tcp_links_over(ep, 0);
-    ep->base.dead = true;
+    pki_ep_enter(&ep->base, PKI_EP_DEAD);
     for (uint32_t i = 0; i < ep->nlinks; i++)
         ep->links[i].user->lost(&ep->links[i]);
 }
@@ -46,13 +46,13 @@ void pki_tcp_left(struct pki_tcp_ep *ep)
 {
     pki_tcp_is_shutting_down(ep);
     pki_tcp_links_over(ep, 0);
-    ep->base.left = true;
+    pki_ep_enter(&ep->base, PKI_EP_LEFT);
 }
 
 /* Its last acknowledgements may be behind its shutdown message. */
 void pki_tcp_is_shutting_down(struct pki_tcp_ep *ep)
 {
     ep->left = true;
-    ep->base.connecting = false;
+    pki_ep_enter(&ep->base, PKI_EP_UP);
     pki_tcp_links_over(ep, 1);
 }

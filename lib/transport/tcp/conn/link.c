@@ -131,7 +131,8 @@ static bool all_up(const struct pki_tcp_ep *ep)
 
 void pki_tcp_look_connected(struct pki_tcp_ep *ep)
 {
-    ep->base.connecting = ep->base.connecting && !all_up(ep);
+    if (ep->base.state == PKI_EP_CONNECTING && all_up(ep))
+        pki_ep_enter(&ep->base, PKI_EP_UP);
 }
 
 bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received)

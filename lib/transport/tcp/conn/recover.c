@@ -113,7 +113,8 @@ void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_
         attempt->shows_ns = pki_tcp_put_off(attempt->shows_ns, away_ns, pki_tcp_shows_after(link, now));
     if (attempt->shows_ns > 0 && now > attempt->shows_ns && may_be_connected(link) && !pki_tcp_target_may_be_foreign(link))
         lives(ep); /* what is connected still stands */
-    if (!ep->base.connecting && now > attempt->broken_ns && now - attempt->broken_ns > ep->iface->params.retry_ns) {
+    if (ep->base.state != PKI_EP_CONNECTING && now > attempt->broken_ns &&
+        now - attempt->broken_ns > ep->iface->params.retry_ns) {
         stays_broken(link);
         return;
     }
@@ -122,7 +123,7 @@ void pki_tcp_link_timers(struct pki_tcp_link *link, uint64_t now, uint64_t away_
             pki_tcp_attempt_failed(link, ETIMEDOUT);
     } else if (now >= attempt->retry_ns && ep->connects) {
         pki_tcp_attempt_begin(link, PKI_TCP_CONNECTING);
-    } else if (now >= attempt->retry_ns && link->index == 0 && !ep->base.connecting) {
+    } else if (now >= attempt->retry_ns && link->index == 0 && ep->base.state != PKI_EP_CONNECTING) {
         pki_tcp_attempt_begin(link, PKI_TCP_PROBING);
     }
 }

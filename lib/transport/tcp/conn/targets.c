@@ -117,7 +117,7 @@ static bool settles(const struct pki_tcp_ep *ep)
 /* It has been up, by one address, and broke: that one may only be cut off for a while. */
 static bool returns(const struct pki_tcp_ep *ep)
 {
-    return settles(ep) && ep->targets.reached >= 0 && !ep->base.connecting && ep->targets.count > 1;
+    return settles(ep) && ep->targets.reached >= 0 && ep->base.state != PKI_EP_CONNECTING && ep->targets.count > 1;
 }
 
 /* The one that has led to the peer is tried alone for a while when it fails: if its process has ended, nobody listens there.
@@ -226,7 +226,7 @@ void pki_tcp_target_failed(struct pki_tcp_link *link, int error)
 
     target->state = link->attempt.shows_ns > 0 && error == ETIMEDOUT ? PKI_TCP_NO_ANSWER : PKI_TCP_FAILED;
     target->error = error;
-    if (link->ep->base.connecting)
+    if (link->ep->base.state == PKI_EP_CONNECTING)
         link->ep->base.cause.sys_errno = error != 0 ? error : ECONNRESET;
     if (is_full(error) && !link->ep->iface->accepting.said_full) {
         link->ep->iface->accepting.said_full = true;
@@ -237,7 +237,8 @@ void pki_tcp_target_failed(struct pki_tcp_link *link, int error)
 
 bool pki_tcp_target_is_known(const struct pki_tcp_link *link)
 {
-    return !link->ep->base.connecting && (!settles(link->ep) || (int)link->attempt.target == link->ep->targets.reached);
+    return link->ep->base.state != PKI_EP_CONNECTING &&
+           (!settles(link->ep) || (int)link->attempt.target == link->ep->targets.reached);
 }
 
 bool pki_tcp_target_may_be_foreign(const struct pki_tcp_link *link)
@@ -343,7 +344,7 @@ void pki_tcp_report(struct pki_tcp_ep *ep)
     struct pki_text out = { .start = ep->targets.report, .capacity = sizeof ep->targets.report };
 
     ep->targets.report[0] = '\0';
-    if (ep->base.connecting)
+    if (ep->base.state == PKI_EP_CONNECTING)
         describe(ep, &out);
 }
 
@@ -351,7 +352,7 @@ void pki_tcp_say_connecting(struct pki_tcp_ep *ep, uint64_t now, uint64_t away_n
 {
     struct pki_where where = pki_tcp_where(ep);
 
-    if (!ep->base.connecting || ep->targets.said)
+    if (ep->base.state != PKI_EP_CONNECTING || ep->targets.said)
         return;
     ep->targets.connecting_ns = ep->targets.connecting_ns == 0 ? now : pki_tcp_put_off(ep->targets.connecting_ns, away_ns, now);
     if (now - ep->targets.connecting_ns < SAY_NS)

@@ -39,7 +39,7 @@ pk_result_t pki_tcp_recv_post(struct pki_recv *recv, const struct pki_msg *tell)
     struct pki_tcp_ep *ep = pki_tcp_ep_of(recv->ep);
     struct pki_msg out = tell != NULL ? *tell : (struct pki_msg){ .kind = PKI_MSG_CTS };
 
-    if (ep->base.dead)
+    if (ep->base.state == PKI_EP_DEAD)
         return PK_ERR_PEER;
     if (tell != NULL && !pki_tcp_has_room(ep, &out))
         return PK_IN_PROGRESS;
@@ -52,7 +52,7 @@ pk_result_t pki_tcp_recv_post(struct pki_recv *recv, const struct pki_msg *tell)
     ep->iface->busy++;
     if (!pki_tcp_unexpected_adopt(ep, recv))
         pki_tcp_lost(ep, 0, "sent bytes of operation %llu twice", (unsigned long long)recv->op);
-    return tell != NULL && !ep->base.dead ? pki_tcp_send(&ep->base, &out, NULL) : PK_OK;
+    return tell != NULL && ep->base.state != PKI_EP_DEAD ? pki_tcp_send(&ep->base, &out, NULL) : PK_OK;
 }
 
 static bool has_come(const struct pki_tcp_grants *grants, const struct pki_recv *grant, const struct pki_tcp_chunk *chunk)

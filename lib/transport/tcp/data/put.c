@@ -116,7 +116,7 @@ pk_result_t pki_tcp_put(struct pki_put *put)
     struct pki_tcp_ep *ep = pki_tcp_ep_of(put->ep);
     struct pki_list *node;
 
-    if (ep->base.dead || ep->iface->revoked)
+    if (ep->base.state == PKI_EP_DEAD || ep->iface->revoked)
         return PK_ERR_PEER;
     node = pki_list_pop(&ep->puts.free);
     if (node == NULL)

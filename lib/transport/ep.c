@@ -1,9 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why an endpoint has failed: kept with it. */
+/* What the endpoints of all transports have: a state, and why they have failed. */
 #include <errno.h>
 #include <stdio.h>
 
 #include "transport/transport.h"
+
+void pki_ep_enter(struct pki_ep *ep, enum pki_ep_state state)
+{
+    if (ep->state < PKI_EP_LEFT || state == PKI_EP_DEAD)
+        ep->state = state;
+}
 
 pk_result_t pki_ep_fail(struct pki_ep *ep, pk_result_t code, int error, const char *fmt, ...)
 {

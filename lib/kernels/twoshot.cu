@@ -18,8 +18,10 @@ struct common_sums {
     {
         with_common_type(type, work);
     }
-    /* Of a thread; registers: halves are summed as floats */
-    template <typename E> static constexpr int vectors = sizeof(typename E::stored) == 4 ? 8 : 4;
+    /* Vectors of a thread at a time; registers: halves are summed as floats. */
+    template <typename E> struct many {
+        enum { vectors = sizeof(typename E::stored) == 4 ? 8 : 4 };
+    };
 };
 
 struct all_operations {
@@ -28,7 +30,9 @@ struct all_operations {
     {
         with_type(type, work);
     }
-    template <typename E> static constexpr int vectors = sizeof(typename E::stored) >= 4 ? 4 : 1;
+    template <typename E> struct many {
+        enum { vectors = sizeof(typename E::stored) >= 4 ? 4 : 1 };
+    };
 };
 
 struct two_shot {
@@ -139,7 +143,7 @@ template <typename Has, typename Load> __device__ __forceinline__ uint4 fold_one
     Has::with(s.args.type, [&](auto e) {
         vec<decltype(e)> data;
 
-        fold_loaded<decltype(e), 1, Has::template vectors<decltype(e)> == 1 ? 1 : 2, typename Has::op>(s.args, &data, load);
+        fold_loaded<decltype(e), 1, Has::template many<decltype(e)>::vectors == 1 ? 1 : 2, typename Has::op>(s.args, &data, load);
         result = data.raw;
     });
     return result;
@@ -278,7 +282,7 @@ template <typename Has> __device__ __forceinline__ void fold_all(const two_shot 
 
     Has::with(s.args.type, [&](auto e) {
         using element = decltype(e);
-        constexpr int many = Has::template vectors<element>;
+        constexpr int many = Has::template many<element>::vectors;
 
         if constexpr (many > 1) {
             if (s.args.size == 2)

@@ -67,7 +67,7 @@ static void orders_nothing(struct pki_device *device)
 static bool orders_clear(struct pki_queue *queue, bool work)
 {
     (void)work;
-    return lane_of(queue)->written - ended_in(queue) <= PKI_SERVE_ORDERS - ROOM;
+    return lane_of(queue)->written - ended_in(queue) < PKI_SERVE_ORDERS - ROOM;
 }
 
 static bool orders_idle(const struct pki_queue *queue)
@@ -94,7 +94,7 @@ static struct pki_order *write_order(const struct pki_queue *queue, uint32_t kin
     uint64_t unit = unit_bytes(count * width) / width;
 
     *result = PK_OK;
-    if (lane->written - ended_in(queue) == PKI_SERVE_ORDERS) {
+    if (lane->written - ended_in(queue) >= PKI_SERVE_ORDERS - 1) { /* a kernel may still look at the one that ended last */
         *result = pki_fail(PK_ERR_INTERNAL, NULL, "%u orders for kernels at once", PKI_SERVE_ORDERS);
         return NULL;
     }
@@ -166,12 +166,16 @@ static pk_result_t orders_reduce(const struct pki_queue *queue, void *dst, const
 static pk_result_t orders_scale(const struct pki_queue *queue, void *dst, const void *src, size_t count, pk_dtype_t dtype,
                                 const struct pki_factor *factor)
 {
+    const size_t width = pk_dtype_size(dtype);
     struct pki_order *order;
     pk_result_t result;
 
+    if (width == 0 || ((uintptr_t)dst | (uintptr_t)src | (uintptr_t)factor->at) % width != 0)
+        return pki_fail(PK_ERR_ARG, NULL, "a buffer to be multiplied on a GPU is not aligned to its elements of %zu bytes",
+                        width);
     if (count == 0)
         return PK_OK;
-    order = write_order(queue, PKI_ORDER_SCALE, count, (uint32_t)pk_dtype_size(dtype), &result);
+    order = write_order(queue, PKI_ORDER_SCALE, count, (uint32_t)width, &result);
     if (order == NULL)
         return result;
     order->type = (uint32_t)dtype;

@@ -368,7 +368,6 @@ pk_result_t pki_engine_close(struct pki_engine *e)
     else if (!e->shutdown_sent)
         pki_side_tell_all(e);
     pki_engine_leave_peers(e);
-    pki_serve_close(e);
     queues_close(e);
     signals_unregister(e);
     pki_graphs_close(e);
@@ -381,6 +380,7 @@ pk_result_t pki_engine_close(struct pki_engine *e)
         e->ifaces.at[i]->transport->close(e->ifaces.at[i]);
         free(e->ifaces.at[i]);
     }
+    pki_serve_close(e); /* behind the transports, which look for the ends of what kernels were ordered to copy */
     pki_survive_close(e);
     pki_plans_close(e);
     pki_tasks_close(e);

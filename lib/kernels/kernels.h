@@ -197,9 +197,10 @@ struct pki_reduce_args {
  * orders are done one behind another. An order has `units`, which CTAs take by compare and swap of the lane's `next` (the
  * order's number above, the unit's below); who ends the last one opens the order's words, counts it in ended[lane], and makes
  * `next` the next order's first unit. All kernels that serve a board take part, whatever their grids, and leave at once when
- * their words are open; when *abort_flag is not 0 behind the last order. Of several CTAs the first one alone asks the host,
- * for all answer to it one after another: it tells the others in `slot`, which is its launch's own while the kernel runs: how
- * many orders there are, and, by its number, that they are to leave. Alone it does both.
+ * their words are open; when *abort_flag is not 0 behind the last order, or at once if it was so when they began. Of several
+ * CTAs the first one alone asks the host, for all answer to it one after another: it tells the others in `slot`, which is its
+ * launch's own while the kernel runs: how many orders there are, and, by its number, that they are to leave. Alone it does
+ * both.
  *
  *   PKI_ORDER_COPY    `count` bytes from srcs[0] to dst
  *   PKI_ORDER_REDUCE  as pki_reduce_<type>: dst, srcs, count, n, op, divisor

@@ -73,9 +73,12 @@ __device__ __forceinline__ bool take(const pki_serve_args &args, uint32_t lane, 
     uint32_t number = (uint32_t)(now >> 32), unit = (uint32_t)now;
     bool taken = false;
 
-    if ((int32_t)(head - number) <= 0)
+    const bool fetched = job->lane == lane && job->number == number;
+
+    __syncwarp();
+    if (head - number - 1 >= PKI_SERVE_ORDERS) /* none; or `head` is what a slot of long ago says */
         return false;
-    if (job->lane != lane || job->number != number)
+    if (!fetched)
         fetch(args, lane, number, job);
     if (unit >= job->order.units || job->order.units > most)
         return false;
@@ -149,17 +152,25 @@ __device__ __forceinline__ bool is_over(const pki_serve_args &args, uint32_t hea
         return false;
     if (!aborted && !__any_sync(~0u, is_aborted(args.abort_flag)))
         return true;
+    /* Orders that came meanwhile */
+    heard = address_for(args, threadIdx.x) != 0 ? load_acquire(address_for(args, threadIdx.x)) : 0;
     return is_empty(args, heard);
 }
 
-__device__ __forceinline__ bool leaves(const pki_serve_args &args, uint32_t heard)
+__device__ __forceinline__ void say_left(const pki_serve_args &args)
 {
-    if (!asks_host())
-        return __shfl_sync(~0u, heard, last_at) == args.launch;
-    if (!is_over(args, heard))
-        return false;
     if (threadIdx.x == 0 && gridDim.x > 1)
         store_release((uint64_t)&((pki_serve_slot *)args.slot)->left, args.launch);
+}
+
+/* first: nothing has been done yet. Who comes behind a failure does nothing, for buffers may be somebody else's by now. */
+__device__ __forceinline__ bool leaves(const pki_serve_args &args, uint32_t heard, bool first)
+{
+    if (!asks_host()) /* a later launch may have the slot by now */
+        return (int32_t)(__shfl_sync(~0u, heard, last_at) - args.launch) >= 0;
+    if (!(first && __shfl_sync(~0u, heard, last_at) != 0) && !is_over(args, heard))
+        return false;
+    say_left(args);
     return true;
 }
 
@@ -187,15 +198,17 @@ __device__ __forceinline__ uint32_t first_heard(const pki_serve_args &args)
 }
 
 /* False: this CTA leaves. heard: by this thread, at the last look. */
-__device__ __forceinline__ bool next_job(const pki_serve_args &args, uint32_t *heard, serve_job *job)
+__device__ __forceinline__ bool next_job(const pki_serve_args &args, bool first, uint32_t *heard, serve_job *job)
 {
     const uint64_t address = address_for(args, threadIdx.x);
 
+    if (first && !asks_host() && __any_sync(~0u, is_aborted(args.abort_flag)))
+        return false;
     for (uint32_t looks = 1; !take_any(args, *heard, looks, job); looks++) {
         *heard = address != 0 ? load_acquire(address) : 0;
         __syncwarp();
         pass_on(args, *heard);
-        if (leaves(args, *heard))
+        if (leaves(args, *heard, first && looks == 1))
             return false;
         __nanosleep(PKI_SERVE_SLEEP_NS);
     }
@@ -249,9 +262,9 @@ extern "C" __global__ void __launch_bounds__(PKI_SERVE_THREADS, 2) pki_serve(con
     if (threadIdx.x == 0)
         job.lane = PKI_SERVE_LANES; /* none */
     __syncwarp();
-    for (;;) {
+    for (bool first = true;; first = false) {
         if (threadIdx.x < 32) {
-            bool more = next_job(args, &heard, &job);
+            bool more = next_job(args, first, &heard, &job);
 
             if (threadIdx.x == 0)
                 goes_on = more;

@@ -24,9 +24,10 @@ static size_t part_bytes(void)
     return (size_t)2 * PKI_FUSED_HALF;
 }
 
+/* Whole pages of any machine. */
 static size_t inboxes_bytes(const struct pki_engine *e)
 {
-    return ((size_t)e->config.size - 1) * part_bytes();
+    return (((size_t)e->config.size - 1) * part_bytes() + 0xffff) & ~(size_t)0xffff;
 }
 
 /* Which of the others `rank` is to `owner`, counted from 0. */

@@ -289,7 +289,8 @@ void pki_engine_wait_all(struct pki_engine *e)
     }
 }
 
-/* Copies that are on their way end by themselves: nothing in the library's queues waits. Until then buffers are in use. */
+/* Copies that are on their way end by themselves, and so do orders: the kernels that serve do what there is before they leave.
+ * Until then buffers are in use. An order that no kernel came for is never done. */
 void pki_engine_drain(struct pki_engine *e)
 {
     uint64_t until = pki_now_ns() + PKI_DRAIN_NS;

@@ -24,7 +24,17 @@ static void finish(struct pki_xfer *xfer)
     pki_xfer_progressed(xfer);
 }
 
-/* Both directions of mixed memory go through the GPU's queue too: it reaches host memory. */
+/* A kernel that serves does not reach all memory of the host; the driver does. */
+static struct pki_queue *queue_of(struct pki_engine *e, const struct pki_xfer *send, const struct pki_xfer *recv)
+{
+    const bool served = send->user.task->cuda.how == PKI_WAIT_SERVE;
+
+    if (send->kind != PKI_MEM_DEVICE || recv->kind != PKI_MEM_DEVICE)
+        return &e->proto.work;
+    return pki_queue_for(served ? send->user.task : recv->user.task, PKI_LANE_WORK);
+}
+
+/* Both directions of mixed memory go through the GPU's queue too. */
 static pk_result_t copy(struct pki_engine *e, struct pki_xfer *send, struct pki_xfer *recv)
 {
     struct pki_signal_op opened = { .kind = PKI_SIGNAL_WRITE };
@@ -38,7 +48,7 @@ static pk_result_t copy(struct pki_engine *e, struct pki_xfer *send, struct pki_
         send->issued += some;
         return send->issued == send->bytes ? PK_OK : PK_IN_PROGRESS;
     }
-    queue = pki_queue_for(send->user.task->cuda.how == PKI_WAIT_SERVE ? send->user.task : recv->user.task, PKI_LANE_WORK);
+    queue = queue_of(e, send, recv);
     if (!queue->device->ops->clear(queue, true))
         return PK_IN_PROGRESS;
     send->signals.slot = pki_signals_take(e, &send->signals.finish);

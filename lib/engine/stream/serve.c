@@ -43,9 +43,9 @@ void pki_serve_open(struct pki_engine *e)
 
 void pki_serve_close(struct pki_engine *e)
 {
-    pki_orders_close(e->proto.lanes);
     if (e->proto.beside.device != NULL)
         e->gpu->ops->queue_close(&e->proto.beside);
+    pki_orders_close(e->proto.lanes); /* which waits for kernels that have yet to leave */
 }
 
 static bool suits(const struct pki_task *task)
@@ -83,6 +83,7 @@ static size_t bytes_of(const struct pki_task *task)
     return (r->in_count > r->out_count ? r->in_count : r->out_count) * pki_dtype_bytes(r->dtype);
 }
 
+/* 0: the GPU has no place. */
 static int ctas_of(const struct pki_task *task)
 {
     const struct pki_engine *e = task->engine;
@@ -93,9 +94,9 @@ static int ctas_of(const struct pki_task *task)
         most = e->gpu->max_ctas;
     if (bytes / pki_tuning.gpu.serve_least_bytes < (size_t)most)
         most = (int)(bytes / pki_tuning.gpu.serve_least_bytes) + 1;
-    for (ctas = most; ctas > 1 && !pki_claims_kernel(task, ctas); ctas /= 2)
+    for (ctas = most; ctas > 0 && !pki_claims_kernel(task, ctas); ctas /= 2)
         ;
-    return ctas; /* one finds a place: its kernel has been admitted as one that waits */
+    return ctas;
 }
 
 void pki_serve_choose(struct pki_task *task)
@@ -103,12 +104,14 @@ void pki_serve_choose(struct pki_task *task)
     if (!suits(task) || !prepare(task))
         return;
     task->cuda.ctas = ctas_of(task);
-    task->cuda.how = PKI_WAIT_SERVE;
+    if (task->cuda.ctas > 0)
+        task->cuda.how = PKI_WAIT_SERVE;
 }
 
 static void launch_beside(struct pki_engine *e, const struct pki_signal_op *ops, int n)
 {
-    const struct pki_serving serving = { e->proto.lanes, pki_tuning.gpu.serve_beside_ctas, e->signals.abort_word };
+    const int most = pki_tuning.gpu.serve_beside_ctas, limit = e->gpu->max_ctas;
+    const struct pki_serving serving = { e->proto.lanes, limit > 0 && limit < most ? limit : most, e->signals.abort_word };
     const uint64_t until = pki_now_ns() + PKI_ROOM_NS;
     pk_result_t result;
 

@@ -270,6 +270,7 @@ static void nvlink_ep_close(struct pki_ep *base)
         return;
     queue_drain(&ep->own);
     queue_drain(&ep->own.iface->bulk); /* it may hold puts of this endpoint */
+    queue_drain(&ep->own.iface->ordered);
     if (ep->own.queue.device != NULL)
         ep->own.queue.device->ops->queue_close(&ep->own.queue);
     base->can_put = false;

@@ -147,7 +147,7 @@ void fc_run_serve(const struct fc_launch *l)
     struct server s;
     unsigned round = 0;
 
-    if (!server_open(l, &s))
+    if (!server_open(l, &s) || (s.abort_word != NULL && fc_load32(s.abort_word) != 0))
         return;
     for (;;) {
         bool any = false;

@@ -21,15 +21,14 @@
  * the failure: if work of the program delays the stream, GPU memory of the other rank may be written as late as that. The memory is
  * free when the streams of both ranks have passed the operation.
  *
- * CPUs: a rank that waits polls at first, if there is a CPU for each rank of the communicator on its machine. A rank without a CPU
- * of its own yields at once, and a rank that waits long sleeps, as does one whose core another program wants meanwhile. Init reads
- * which CPUs a rank may use: the CPUs of the calling thread (taskset, numactl, cpusets, sched_setaffinity) and the quotas of its
- * control groups (docker --cpus). Later changes are not noticed. pk_topology_dump says which ranks share a CPU. The threads of the
- * library (for host streams, for TCP and an aggregator where they use threads, for GPUs) run on the CPUs that the main thread of
- * the process has when the thread starts: the binding of the program. The environment variable PK_THREAD_CPUS changes that for the
- * whole process: "all" CPUs of its cpuset, or a list such as 0-3,8 ("inherit" is the default). Init refuses any other value, and a
- * list without a CPU that the process may use, with PK_ERR_ARG. A program whose main thread is bound to one core, for example by
- * OpenMP, may need a list.
+ * CPUs: a rank that waits polls at first, if there is a CPU for each rank of the communicator on its machine. A rank without a CPU of
+ * its own yields at once, and a rank that waits long sleeps. Init reads which CPUs a rank may use: the CPUs of the calling thread
+ * (taskset, numactl, cpusets, sched_setaffinity) and the quotas of its control groups (docker --cpus). Later changes are not noticed.
+ * pk_topology_dump says which ranks share a CPU. The threads of the library (for host streams, for TCP and an aggregator where they
+ * use threads, for GPUs) run on the CPUs that the main thread of the process has when the thread starts: the binding of the
+ * program. The environment variable PK_THREAD_CPUS changes that for the whole process: "all" CPUs of its cpuset, or a list such as
+ * 0-3,8 ("inherit" is the default). Init refuses any other value, and a list without a CPU that the process may use, with PK_ERR_ARG.
+ * A program whose main thread is bound to one core, for example by OpenMP, may need a list.
  *
  * Fork: in a child of fork every call refuses the communicators and host streams of the parent with PK_ERR_UNSUPPORTED (pk_comm_destroy
  * too, which then frees nothing). The child may make its own, also in a pid namespace of its own. The parent is not disturbed. A child

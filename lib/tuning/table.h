@@ -33,15 +33,6 @@ VALUE(wait, unsigned, yields_beside_aggregator, 20)
 /* The same where threads of the kernel move every byte: a waiting rank has taken one of two cores from them. Chosen, with
  * Soft-RoCE. */
 VALUE(wait, unsigned, yields_beside_threads, 200)
-/* A yield that takes so long has let a program compute, which keeps the core for its whole turn. Chosen: other ranks that wait
- * give it back in microseconds. */
-VALUE(wait, uint64_t, yield_long_ns, 200000)
-/* For so long at most a thread sleeps instead after such yields. Chosen: to try a yield again costs a turn of some 3 ms. */
-VALUE(wait, uint64_t, contended_most_ns, 100000000)
-/* And looks so often without a pause before it sleeps, after so many rounds of an inline operation. Chosen: a sleep costs as
- * much as some ten microseconds of looks. */
-VALUE(wait, unsigned, spins_contended, 200)
-VALUE(wait, int, inline_turns_contended, 16)
 /* Looks without a pause of a thread that waits for a host stream, before it sleeps: the program's own threads want the core.
  * Chosen. */
 VALUE(wait, unsigned, stream_spins, 200)

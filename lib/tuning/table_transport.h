@@ -43,10 +43,6 @@ FIXED(shm, far_lines, PKI_SHM_FAR_LINES, 8)
 FIXED(shm, cells, PKI_SHM_CELLS, 1024)
 FIXED(shm, data_bytes, PKI_SHM_DATA_BYTES, 2 << 20)
 FIXED(shm, data_used_min_bytes, PKI_SHM_DATA_USED_MIN, 256 << 10)
-/* How little of a new one a writer keeps to, and how often it comes round there. Measured, 8 ranks on 2 cores (Zen 3, a virtual
- * machine): the first allreduce of 1 MiB takes 30 % less time. Later ones want the whole. */
-FIXED(shm, data_used_first_bytes, PKI_SHM_DATA_USED_FIRST, 128 << 10)
-FIXED(shm, first_rounds, PKI_SHM_FIRST_ROUNDS, 8)
 FIXED(shm, payload_bytes, PKI_SHM_PAYLOAD_MAX, 32 << 10)
 /* Its slots for BOUNCE_CREDIT messages. Chosen. */
 FIXED(shm, slots, PKI_SHM_SLOTS, 2)

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A communicator with nothing to do uses no CPU, whatever was done in it before: blocking, in a stream, between hosts. A rank that waits
- * long for another sleeps, and a message wakes it. Who would yield for ever sleeps as soon as a yield has lasted.
- * Argument: "one host", "two hosts", "contended" or "contended core" alone (default: all). */
-#include <sched.h>
+ * long for another sleeps, and a message wakes it. Argument: "one host" or "two hosts" alone (default: both). */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,30 +95,17 @@ static double late_by_us(void)
     return now_us() - begin - 1000;
 }
 
-enum way { IN_A_RECV, IN_A_BROADCAST, FOR_A_STREAM };
-
-static const char *const ways[] = { "in a call", "in a broadcast", "for a stream" };
-
-static bool send_time(double *sent_us, pk_comm_t *comm, enum way way)
-{
-    if (way == IN_A_BROADCAST)
-        return pk_broadcast(sent_us, sent_us, 1, PK_F64, 1, comm, PK_BLOCKING) == PK_OK;
-    return pk_send(sent_us, 1, PK_F64, 0, comm, PK_BLOCKING) == PK_OK;
-}
-
 /* In a stream it is the stream that is waited for. */
-static bool recv_time(double *sent_us, pk_comm_t *comm, enum way way, pk_stream_t stream)
+static bool recv_time(double *sent_us, pk_comm_t *comm, pk_stream_t stream)
 {
-    if (way == IN_A_BROADCAST)
-        return pk_broadcast(sent_us, sent_us, 1, PK_F64, 1, comm, stream) == PK_OK;
     return pk_recv(sent_us, 1, PK_F64, 1, comm, stream) == PK_OK &&
-           (way != FOR_A_STREAM || pk_stream_synchronize(stream) == PK_OK);
+           (stream.kind == PK_STREAM_KIND_BLOCKING || pk_stream_synchronize(stream) == PK_OK);
 }
 
 /* Rank 1 sends the time, late; rank 0 waits for it. */
-static void wait_long(pk_comm_t *comm, int rank, enum way way, pk_stream_t stream)
+static void wait_long(pk_comm_t *comm, int rank, pk_stream_t stream)
 {
-    const char *how = ways[way];
+    const char *how = stream.kind == PK_STREAM_KIND_BLOCKING ? "in a call" : "for a stream";
     double sent_us, late_us, best_us = 1e9, latest_us = 0, before = cpu_ms();
     int slow = times_slower(), waits = slow > 1 ? 3 : WAITS;
     long slept = naps();
@@ -131,12 +116,12 @@ static void wait_long(pk_comm_t *comm, int rank, enum way way, pk_stream_t strea
         if (rank == 1) {
             usleep((useconds_t)(slow * WAIT_MS) * 1000);
             sent_us = now_us();
-            good &= send_time(&sent_us, comm, way);
+            good &= pk_send(&sent_us, 1, PK_F64, 0, comm, PK_BLOCKING) == PK_OK;
             continue;
         }
         late_us = late_by_us();
         latest_us = late_us > latest_us ? late_us : latest_us;
-        good &= recv_time(&sent_us, comm, way, stream);
+        good &= recv_time(&sent_us, comm, stream);
         if (now_us() - sent_us < best_us)
             best_us = now_us() - sent_us;
     }
@@ -149,22 +134,6 @@ static void wait_long(pk_comm_t *comm, int rank, enum way way, pk_stream_t strea
            "a rank that sleeps %s is woken, after %.1f us, where a processor comes up to %.1f us late", how, best_us, latest_us);
     report((cpu_ms() - before) / waits < slow * WAIT_MOST_MS && (naps() - slept) / waits < slow * NAPS_MOST,
            "a rank that waits long %s sleeps", how);
-}
-
-/* Each yield counts as one that lasted: see contend. */
-static int contended_main(void)
-{
-    pk_comm_config_t config = PK_COMM_CONFIG_INIT;
-    pk_comm_t *comm = NULL;
-    int rank = ranks_rank();
-
-    config.device = PK_DEVICE_HOST;
-    if (!report(pk_comm_init(&comm, &config) == PK_OK, "%s: rank %d: init", ranks_role(), rank))
-        return 1;
-    wait_long(comm, rank, IN_A_RECV, PK_BLOCKING);
-    wait_long(comm, rank, IN_A_BROADCAST, PK_BLOCKING);
-    report(pk_comm_destroy(comm) == PK_OK, "%s: rank %d: destroy", ranks_role(), rank);
-    return report_end();
 }
 
 static int rank_main(void)
@@ -187,59 +156,38 @@ static int rank_main(void)
     for (size_t i = 0; i < turns_count; i++)
         report(turn_run(&turns[i], &streamed) == PK_OK, "%s: rank %d: %s in a stream", ranks_role(), rank, turns[i].name);
     rest("operations in a stream");
-    wait_long(comm, rank, IN_A_RECV, PK_BLOCKING);
-    wait_long(comm, rank, FOR_A_STREAM, stream);
+    wait_long(comm, rank, PK_BLOCKING);
+    wait_long(comm, rank, stream);
     report(pk_stream_destroy(stream) == PK_OK && pk_comm_destroy(comm) == PK_OK, "%s: rank %d: destroy", ranks_role(), rank);
     turn_close(&blocking);
     turn_close(&streamed);
     return report_end();
 }
 
-static void be_apart(int rank, void *arg)
+static void before(int rank, void *arg)
 {
-    (void)arg;
-    setenv("PK_HOST_ID", rank == 0 ? "here" : "there", 1);
+    if (arg != NULL)
+        setenv("PK_HOST_ID", rank == 0 ? "here" : "there", 1);
 }
 
-static void contend(int rank, void *arg)
+static void drive(const char *role, void *apart)
 {
-    (void)rank, (void)arg;
-    setenv("PICKLE_TEST_TUNING", "wait.yields_spinning=2000000000,wait.yield_long_ns=0", 1);
+    const struct ranks_hooks hooks = { .before = before, .arg = apart };
+
+    ranks_drive(&(struct ranks_turn){ .role = role, .size = SIZE, .hooks = &hooks }, "%s", role);
+    unsetenv("PK_HOST_ID");
 }
-
-/* Both ranks on the core that this process has now: there a call that is done on the spot yields by itself. */
-static void contend_for_core(int rank, void *arg)
-{
-    cpu_set_t one;
-
-    (void)arg;
-    CPU_ZERO(&one);
-    CPU_SET(sched_getcpu(), &one);
-    if (rank == 0 && sched_setaffinity(0, sizeof one, &one) != 0)
-        perror("sched_setaffinity");
-    setenv("PICKLE_TEST_TUNING", "wait.yields=2000000000,wait.inline_turns=2000000000,wait.yield_long_ns=0", 1);
-}
-
-static const struct part {
-    const char *name;
-    void (*before)(int rank, void *arg);
-} parts[] = { { "one host", NULL }, { "two hosts", be_apart }, { "contended", contend }, { "contended core", contend_for_core } };
 
 int main(int argc, char **argv)
 {
-    bool any = false;
+    char yes[] = "yes";
+    bool one = argc < 2 || strcmp(argv[1], "one host") == 0, two = argc < 2 || strcmp(argv[1], "two hosts") == 0;
 
     if (ranks_role() != NULL)
-        return strncmp(ranks_role(), "contended", 9) == 0 ? contended_main() : rank_main();
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        const struct ranks_hooks hooks = { .before = parts[i].before };
-
-        if (argc > 1 && strcmp(argv[1], parts[i].name) != 0)
-            continue;
-        any = true;
-        ranks_drive(&(struct ranks_turn){ .role = parts[i].name, .size = SIZE, .hooks = &hooks }, "%s", parts[i].name);
-        unsetenv("PK_HOST_ID");
-        unsetenv("PICKLE_TEST_TUNING");
-    }
-    return any ? report_end() : 2;
+        return rank_main();
+    if (one)
+        drive("one host", NULL);
+    if (two)
+        drive("two hosts", yes);
+    return one || two ? report_end() : 2;
 }

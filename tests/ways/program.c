@@ -12,7 +12,6 @@
 
 #include "cuda_dl.h"
 #include "pickle/pickle.h"
-#include "tuning/tuning.h"
 
 #define BYTES ((size_t)1 << 20)
 #define ROUNDS 20
@@ -109,7 +108,6 @@ int main(int argc, char **argv)
         self.stream = PK_CUDA_STREAM(gpu_stream_new());
     }
     memset(from, 1, sizeof from);
-    (void)pki_tuning_override("wait.yield_long_ns=1000000000000"); /* under a debugger every yield lasts: no sleep in the middle of a way */
     if (run(&self, on_gpu) != PK_OK) {
         pk_last_error(&error);
         fprintf(stderr, "%s\n", error.text);

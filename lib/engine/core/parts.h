@@ -182,8 +182,6 @@ struct pki_engine_rounds {
     atomic_uint idle;          /* rounds: a hint when to look around; written without the lock too */
     uint64_t checked_ns;       /* when peers and deadlines were last looked at */
     uint64_t questions;        /* that have been asked */
-    _Atomic uint64_t contended_until; /* a thread sleeps where it would yield (progress/wait.c); 0: the last yield did not last */
-    _Atomic uint64_t contended_ns;    /* for how long; halved by each yield that did not last */
 };
 
 /* progress/service.c */

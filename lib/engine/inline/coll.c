@@ -4,6 +4,7 @@
  * allocation or a clock. What a plan comes to for one count and type is kept beside it as a program: offsets instead of blocks.
  * A transfer is one EAGER message. When a peer is late, what is left of the plan becomes an ordinary operation.
  */
+#include <sched.h>
 #include <stdlib.h>
 
 #include "engine/channel/eager.h"
@@ -214,26 +215,10 @@ static bool look_at_all(struct pki_inline_run *run)
     return run->begun.done == all;
 }
 
-/* Locked on entry and return; let go in between, so that an abort gets through. False: it is over here. Cold, for a call whose
- * messages have come does not need it. */
-static __attribute__((noinline, cold)) bool let_others(struct pki_inline_run *run, int turns)
-{
-    struct pki_engine *e = run->e;
-    bool goes_on;
-
-    put_down(run);
-    e->inlined.running = true;
-    pki_engine_unlock(e);
-    goes_on = pki_engine_yield(e, turns);
-    pki_engine_lock(e);
-    e->inlined.running = false;
-    return goes_on && run->result == PK_OK && atomic_load_explicit(&e->failed, memory_order_relaxed) == PK_OK;
-}
-
-/* Locked on entry and return, not in between. */
+/* Locked on entry and return; let go in between, so that an abort gets through. */
 static bool run_for_a_while(struct pki_inline_run *run)
 {
-    const struct pki_engine *e = run->e;
+    struct pki_engine *e = run->e;
     int turns = 0;
 
     do {
@@ -243,7 +228,16 @@ static bool run_for_a_while(struct pki_inline_run *run)
             if (look_at_all(run))
                 return true;
         } while (!e->config.shares_cpu && ++polls < pki_tuning.wait.inline_polls);
-    } while (let_others(run, ++turns) && turns < pki_tuning.wait.inline_turns);
+        put_down(run);
+        e->inlined.running = true;
+        pki_engine_unlock(e);
+        if (!pki_engine_spins(e))
+            sched_yield();
+        pki_engine_lock(e);
+        e->inlined.running = false;
+        if (run->result != PK_OK || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
+            return false;
+    } while (++turns < pki_tuning.wait.inline_turns);
     return false;
 }
 

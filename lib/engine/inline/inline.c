@@ -3,6 +3,8 @@
  * Short blocking sends and receives of host memory without a task: no allocation, no clock, no list. What does not go at once this
  * way, or turns out to be anything else than one message in its turn, goes the ordinary way, from the beginning.
  */
+#include <sched.h>
+
 #include "engine/channel/eager.h"
 #include "engine/inline/inline.h"
 #include "util/copy.h"
@@ -104,8 +106,8 @@ static PKI_HOT PKI_COLD bool recv_now(struct pki_engine *e, struct pki_peer *pee
     int turns = 0;
 
     do {
-        if (turns > 0 && !pki_engine_yield(e, turns))
-            return false;
+        if (turns > 0 && !pki_engine_spins(e))
+            sched_yield();
         pki_engine_lock(e);
         found = recv_turn(e, peer, out, bytes);
         pki_engine_unlock(e);

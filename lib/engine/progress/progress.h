@@ -28,9 +28,6 @@ void pki_engine_check_left(struct pki_engine *engine, struct pki_peer *peer);
 
 /* wait.c. Unlocked: what a thread does that has found nothing to do `idle` times in a row. */
 void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
-/* Unlocked, behind each of `turns` rounds of looks: leave the core to others, unless it is this rank's own. False: others
- * keep it, so sleep. */
-bool pki_engine_yield(struct pki_engine *engine, int turns);
 /* The same for who waits for a stream (is_over is set): it soon sleeps, for threads of the program compute beside it. */
 void pki_engine_backoff_beside(const struct pki_awaited *awaited, unsigned idle);
 void pki_service_rest(unsigned idle, bool spins); /* and the service thread, so many times in a row */

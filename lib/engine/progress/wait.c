@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting: what a thread does that has nothing to do, and the loop of one that waits for several engines (for one:
- * progress.c). It looks again at once while each rank has a CPU of its own, then leaves the CPU to others, and at last sleeps
- * (sleep.c). A thread that waits for several engines goes by the least patient of them.
- *
- * Beside a program that computes, a thread that yields is without its core for milliseconds, whatever comes meanwhile. A
- * thread that sleeps gets the core when it is woken. So after a yield that lasted a thread sleeps instead, and tries a yield
- * again after some time.
+ * Waiting: what a thread does that has nothing to do, and the loop of one that waits for several engines (for one: progress.c). It looks again at once while each rank has a CPU of its own, then
+ * leaves the CPU to others, and at last sleeps (sleep.c). A thread that waits for several engines goes by the least patient of them.
  */
 #include <sched.h>
 #include <time.h>
@@ -35,24 +30,11 @@ static unsigned yields(const struct pki_engine *e)
     return pki_engine_spins(e) ? pki_tuning.wait.yields_spinning : pki_tuning.wait.yields_beside_kernel;
 }
 
-/* A yield has lasted: somebody else wants the core for longer than a rank that waits. */
-static bool is_contended(const struct pki_engine *e)
-{
-    return atomic_load_explicit(&e->rounds.contended_until, memory_order_relaxed) != 0;
-}
-
-static unsigned spins(const struct pki_engine *e)
-{
-    if (!pki_engine_spins(e))
-        return pki_tuning.wait.spins_beside_kernel;
-    return is_contended(e) ? pki_tuning.wait.spins_contended : pki_tuning.wait.spins;
-}
-
 enum rest { LOOK_AGAIN, YIELD, SLEEP };
 
 static enum rest rest_of(const struct pki_engine *e, unsigned idle)
 {
-    if (!e->config.shares_cpu && idle < spins(e))
+    if (!e->config.shares_cpu && idle < (pki_engine_spins(e) ? pki_tuning.wait.spins : pki_tuning.wait.spins_beside_kernel))
         return LOOK_AGAIN;
     return idle < yields(e) ? YIELD : SLEEP;
 }
@@ -68,58 +50,12 @@ static __attribute__((noinline, cold)) void sleep_for(const struct pki_awaited *
         pki_engine_check_soon(first->engine); /* a sleeper looks around at every waking */
 }
 
-/* A yield that lasted: sleep instead for as long as it took, and twice as long as before if the yield before lasted too. Who has the
- * core now and then is no reason to sleep for long. A quick yield halves that time again. */
-static void took(struct pki_engine *e, uint64_t now, uint64_t ns)
-{
-    uint64_t period = atomic_load_explicit(&e->rounds.contended_ns, memory_order_relaxed);
-
-    if (ns < pki_tuning.wait.yield_long_ns) {
-        period /= 2;
-        now = 0;
-    } else {
-        period = 2 * period > ns ? 2 * period : ns;
-        period = period < pki_tuning.wait.contended_most_ns ? period : pki_tuning.wait.contended_most_ns;
-    }
-    atomic_store_explicit(&e->rounds.contended_ns, period, memory_order_relaxed);
-    atomic_store_explicit(&e->rounds.contended_until, now == 0 ? 0 : now + period, memory_order_relaxed);
-}
-
-/* False: the core is contended, by what was seen lately or now. */
-static bool yield(struct pki_engine *e)
-{
-    const uint64_t begun = pki_now_ns();
-    uint64_t now;
-
-    if (begun < atomic_load_explicit(&e->rounds.contended_until, memory_order_relaxed))
-        return false;
-    sched_yield();
-    now = pki_now_ns();
-    if (now - begun >= pki_tuning.wait.yield_long_ns || atomic_load_explicit(&e->rounds.contended_ns, memory_order_relaxed) != 0)
-        took(e, now, now - begun);
-    return now - begun < pki_tuning.wait.yield_long_ns;
-}
-
-bool pki_engine_yield(struct pki_engine *e, int turns)
-{
-    if (!pki_engine_spins(e))
-        return yield(e);
-    return turns < pki_tuning.wait.inline_turns_contended || !is_contended(e);
-}
-
-/* Out of the way too. Of several engines one is enough to know the core by: they have the thread in common. */
-static __attribute__((noinline, cold)) void yield_for(const struct pki_awaited *first, unsigned idle)
-{
-    if (!yield(first->engine))
-        sleep_for(first, idle);
-}
-
 static inline __attribute__((always_inline)) void rest_for(const struct pki_awaited *first, enum rest rest, unsigned idle)
 {
     if (rest == LOOK_AGAIN)
         pki_cpu_pause();
     else if (rest == YIELD)
-        yield_for(first, idle);
+        sched_yield();
     else
         sleep_for(first, idle);
 }

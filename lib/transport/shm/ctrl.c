@@ -13,11 +13,11 @@
 #define DATA_MASK (PKI_SHM_DATA_BYTES - 1)
 
 /* The reader tells its progress by quarters, so that the line of the header is not fought over. The writer never stands still for
- * it: with so much untold there is room for a cell, and for the longest payload with the most that is skipped before it. */
+ * it: with a quarter untold there is room for a cell, and for the longest payload with the most that is skipped before it. */
 #define TELL_CELLS (PKI_SHM_CELLS / PKI_SHM_TELL_SHARE)
 #define TELL_DATA (PKI_SHM_DATA_USED_MIN / PKI_SHM_TELL_SHARE)
 
-_Static_assert(PKI_SHM_DATA_USED_FIRST - TELL_DATA >= 2 * PKI_SHM_PAYLOAD_MAX, "room with as much untold");
+_Static_assert(PKI_SHM_DATA_USED_MIN - TELL_DATA >= 2 * PKI_SHM_PAYLOAD_MAX, "room with a quarter untold");
 
 static uint32_t round_data(uint32_t bytes)
 {
@@ -81,14 +81,11 @@ static bool has_room(const struct pki_shm_tx *tx, uint32_t data_end)
     return tx->next - tx->taken_next < PKI_SHM_CELLS && data_end - tx->taken_data <= PKI_SHM_DATA_BYTES;
 }
 
-/* How much of the data area the message may lie in. A new one is kept small for some rounds: a page that nobody has touched costs
- * more than the copy into it. (Positions come round to 0 in the end, and it is kept small again, which does no harm.) */
+/* How much of the data area the message may lie in. */
 static uint32_t used_by(const struct pki_shm_tx *tx, const struct pki_msg *msg)
 {
     bool keeps = msg->kind == PKI_MSG_DATA && msg->bytes >= PKI_SHM_PART_FROM && msg->bytes < PKI_SHM_PART_BELOW;
 
-    if (tx->data_next / PKI_SHM_DATA_BYTES < PKI_SHM_FIRST_ROUNDS)
-        return PKI_SHM_DATA_USED_FIRST;
     return keeps && tx->data_used > PKI_SHM_PART ? PKI_SHM_PART : tx->data_used;
 }
 

@@ -86,7 +86,7 @@ static uint64_t unit_bytes(uint64_t bytes)
 }
 
 /* The next order of the lane; `count` things of `width` bytes. NULL: there is no room, recorded. */
-static struct pki_order *write_order(const struct pki_queue *queue, uint32_t kind, uint64_t count, uint32_t width,
+static struct pki_order *write_order(const struct pki_queue *queue, uint32_t kind, void *dst, uint64_t count, uint32_t width,
                                      pk_result_t *result)
 {
     struct lane *lane = lane_of(queue);
@@ -103,6 +103,7 @@ static struct pki_order *write_order(const struct pki_queue *queue, uint32_t kin
     order->width = width;
     order->unit = unit;
     order->units = count > unit ? (uint32_t)((count + unit - 1) / unit) : 1;
+    order->work.dst = (uint64_t)(uintptr_t)dst;
     order->work.count = count;
     lane->written++;
     return order;
@@ -115,10 +116,9 @@ static pk_result_t orders_copy(const struct pki_queue *queue, void *dst, const v
 
     if (bytes == 0 || dst == src)
         return PK_OK;
-    order = write_order(queue, PKI_ORDER_COPY, bytes, 1, &result);
+    order = write_order(queue, PKI_ORDER_COPY, dst, bytes, 1, &result);
     if (order == NULL)
         return result;
-    order->work.dst = (uint64_t)(uintptr_t)dst;
     order->work.srcs[0] = (uint64_t)(uintptr_t)src;
     return PK_OK;
 }
@@ -150,11 +150,10 @@ static pk_result_t orders_reduce(const struct pki_queue *queue, void *dst, const
         return pki_fail(PK_ERR_ARG, NULL, "a buffer to be reduced on a GPU is not aligned to its elements of %zu bytes", width);
     if (count == 0)
         return PK_OK;
-    order = write_order(queue, PKI_ORDER_REDUCE, count, (uint32_t)width, &result);
+    order = write_order(queue, PKI_ORDER_REDUCE, dst, count, (uint32_t)width, &result);
     if (order == NULL)
         return result;
     order->type = (uint32_t)dtype;
-    order->work.dst = (uint64_t)(uintptr_t)dst;
     order->work.n = (uint32_t)n;
     order->work.divisor = pki_op_divisor(op);
     order->work.op = order->work.divisor > 0 ? PKI_KERNEL_SUM : (uint32_t)op;
@@ -175,11 +174,10 @@ static pk_result_t orders_scale(const struct pki_queue *queue, void *dst, const 
                         width);
     if (count == 0)
         return PK_OK;
-    order = write_order(queue, PKI_ORDER_SCALE, count, (uint32_t)width, &result);
+    order = write_order(queue, PKI_ORDER_SCALE, dst, count, (uint32_t)width, &result);
     if (order == NULL)
         return result;
     order->type = (uint32_t)dtype;
-    order->work.dst = (uint64_t)(uintptr_t)dst;
     order->work.srcs[0] = (uint64_t)(uintptr_t)src;
     order->factor = (uint64_t)(uintptr_t)factor->at;
     order->value = factor->value;
@@ -218,7 +216,7 @@ static pk_result_t orders_signals(const struct pki_queue *queue, const struct pk
             continue;
         }
         if (last == NULL || last->ndone == PKI_ORDER_DONE)
-            last = write_order(queue, PKI_ORDER_WORDS, 0, 1, &result);
+            last = write_order(queue, PKI_ORDER_WORDS, NULL, 0, 1, &result);
         if (last != NULL)
             add_word(last, &ops[i].signal);
     }

@@ -441,6 +441,12 @@ static void finalize(struct rank *r)
     expect(r, pk_mem_free(comm, memory), PK_OK, "pk_mem_free after pk_comm_finalize");
     expect(r, pk_stream_destroy(stream), PK_OK, "pk_stream_destroy");
     meet(r);
+    if (r->rank == 1)
+        expect(r, pk_comm_destroy(comm), PK_OK, "pk_comm_destroy after pk_comm_finalize");
+    meet(r);
+    if (r->rank == 1)
+        return;
+    expect(r, pk_comm_async_error(comm), PK_OK, "pk_comm_async_error when a rank that has finalized is gone");
     if (r->rank == 0)
         expect(r, pk_comm_abort(comm), PK_OK, "pk_comm_abort after pk_comm_finalize");
     expect(r, pk_comm_destroy(comm), r->rank == 0 ? PK_ERR_ABORTED : PK_OK, "pk_comm_destroy after pk_comm_finalize");

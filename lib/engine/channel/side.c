@@ -111,14 +111,18 @@ static pk_result_t tell_by_message(struct pki_peer *peer, const struct frame *fr
     return peer->ctrl->iface->transport->send(peer->ctrl, &msg, bytes);
 }
 
-/* PK_IN_PROGRESS: there is no room now. Whom nothing reaches any more sees the connection close. */
-static pk_result_t tell(struct pki_peer *peer, const struct frame *frame)
+/* PK_IN_PROGRESS: there is no room now. */
+static pk_result_t send_frame(struct pki_peer *peer, const struct frame *frame)
 {
-    if (peer->gone)
-        return PK_OK;
     if (peer->side_fd >= 0)
         return pki_fd_send(peer->side_fd, frame, sizeof *frame, NULL, 0, NULL);
     return peer->ctrl != NULL ? tell_by_message(peer, frame) : PK_OK;
+}
+
+/* Of a failure. Whom nothing reaches any more sees the connection close. */
+static pk_result_t tell(struct pki_peer *peer, const struct frame *frame)
+{
+    return peer->gone ? PK_OK : send_frame(peer, frame);
 }
 
 /* Between hosts the kind goes before it. */
@@ -178,8 +182,13 @@ void pki_side_send_shutdown(struct pki_engine *e, enum pki_shutdown why)
 
     frame.u.failed.code = (int32_t)why;
     frame.u.failed.peer = (int32_t)(uint32_t)e->colls.number;
-    for (int i = 0; i < e->config.size && !e->shutdown_sent; i++)
-        (void)tell(&e->peers[i], &frame);
+    for (int i = 0; i < e->config.size && !e->shutdown_sent; i++) {
+        struct pki_peer *peer = &e->peers[i];
+
+        /* Who has finalized is still there: it would take the closed socket for a death. Transports between hosts see to that. */
+        if (!peer->gone || (peer->shutdown == PKI_SHUTDOWN_FINALIZED && peer->side_fd >= 0))
+            (void)send_frame(peer, &frame);
+    }
     e->shutdown_sent = true;
     pki_cancel_release(cancel);
 }

@@ -2,13 +2,15 @@
 # GPU kernels: all .cu files become one fatbin, and that a C file with the two symbols pki_kernels_fatbin[] and
 # pki_kernels_fatbin_bytes, hidden in the library.
 
-# Code for the architectures that this nvcc knows, PTX of the first for those to come. The kernels know sm_80 and sm_90 (cells.cuh): code for
-# newer ones comes from sm_90's PTX, which saves compiling it once more.
+set(PICKLE_GPU_ARCHITECTURES "80;90;100" CACHE STRING "Architectures of GPUs to compile kernels for; newer ones get PTX of the first")
+
+# Code for those of them that this nvcc knows. The kernels know sm_80 and sm_90 (cells.cuh): code for newer ones comes from sm_90's PTX, which saves
+# compiling it once more.
 function(pickle_gpu_targets flags)
     execute_process(COMMAND ${PICKLE_NVCC} --list-gpu-code OUTPUT_VARIABLE known OUTPUT_STRIP_TRAILING_WHITESPACE)
     set(result "")
     set(oldest "")
-    foreach(arch 80 90 100)
+    foreach(arch ${PICKLE_GPU_ARCHITECTURES})
         if(known MATCHES "sm_${arch}(\n|$)")
             set(virtual ${arch})
             if(arch GREATER 90 AND known MATCHES "sm_90(\n|$)")
@@ -21,7 +23,7 @@ function(pickle_gpu_targets flags)
         endif()
     endforeach()
     if(NOT oldest)
-        message(FATAL_ERROR "${PICKLE_NVCC} knows none of sm_80, sm_90, sm_100")
+        message(FATAL_ERROR "${PICKLE_NVCC} knows none of the architectures ${PICKLE_GPU_ARCHITECTURES} (PICKLE_GPU_ARCHITECTURES)")
     endif()
     list(APPEND result "SHELL:-gencode arch=compute_${oldest},code=compute_${oldest}")
     list(TRANSFORM result REPLACE "^SHELL:" "")

@@ -208,7 +208,7 @@ background+=($!)
 
 built=() # what there is to run
 no_debugger=(-DPICKLE_TEST_OPTIONS=-g0 "-DPICKLE_TEST_LINK_OPTIONS=-Wl,-S") # 200 programs are linked in a third of the time
-settings=("${no_debugger[@]}")
+settings=("${no_debugger[@]}" "-DPICKLE_GPU_ARCHITECTURES=80;90") # what is newer has sm_90's code
 build dev && begin_dev
 settings=()
 

@@ -11,7 +11,7 @@
 #include "gpu_rank.h"
 #include "gpu_vmm.h"
 
-#define BUFFERS 4000
+#define BUFFERS 2500
 #define AT_A_TIME 50
 #define BYTES ((size_t)48 << 10) /* above the low-latency slots: these are granted and mapped */
 

@@ -252,10 +252,10 @@ static void check_unpack(struct bed *bed)
         report(kernels > 0, "%s: rank %d: %llu kernels unpacked", ranks_role(), bed->self.rank, (unsigned long long)kernels);
 }
 
-/* A processor moves what a GPU would: of the long sizes each pair of kinds has one. */
+/* A processor moves what a GPU would: of the sizes behind the first two each pair of kinds has every other one. */
 static bool is_left_out(int from, int to, unsigned s)
 {
-    return atomic_load(&ranks_shared()->words[SOFTWARE]) != 0 && s + 2 >= SIZES && ((unsigned)from + (unsigned)to + s) % 2 != 0;
+    return atomic_load(&ranks_shared()->words[SOFTWARE]) != 0 && s > 1 && ((unsigned)from + (unsigned)to / 2 + s) % 2 != 0;
 }
 
 static int rank_main(void)

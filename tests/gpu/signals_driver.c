@@ -106,7 +106,7 @@ static bool is_chosen(const struct bed *bed, const struct cell *cell)
         return !cell->later && cell->who == 0 && cell->what == 0;
     if (cell->later && (cell->who != BY_RANK_0 || gpu_is_software()))
         return false;
-    return word(FULL) != 0 || (cell->op + cell->length + cell->who + cell->what) % (gpu_is_software() ? 9 : 3) == word(PART);
+    return word(FULL) != 0 || (cell->op + cell->length + cell->who + cell->what) % (gpu_is_software() ? 13 : 3) == word(PART);
 }
 
 /* ---- what the program asks of the driver ---- */

@@ -12,7 +12,7 @@
 #include "gpu_rank.h"
 
 #define COMMS_MAX 40
-#define TURNS 4
+#define TURNS 3
 #define STREAMS 12 /* of one communicator */
 #define FLOATS ((size_t)256 << 10)
 #define BLOCKS 264

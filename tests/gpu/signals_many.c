@@ -121,7 +121,7 @@ static int rank_main(void)
     length = strtoul(getenv("MANY_BYTES"), NULL, 10);
     gpu_rank_open(&self, PK_SM_DEFAULT, 30000);
     open_lots(&self);
-    for (int turn = 0; turn < 3; turn++) {
+    for (int turn = 0; turn < 2; turn++) {
         ranks_meet();
         if (self.rank == 0)
             receive_all(turn);
@@ -159,8 +159,7 @@ int main(void)
         return GPU_SKIPPED;
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         drive(NULL, lengths[i]);
-        drive("1", lengths[i]);
-        drive("32", lengths[i]);
+        drive(i % 2 == 0 ? "1" : "32", lengths[i]);
     }
     return report_end();
 }

@@ -6,7 +6,7 @@
 #include "coll/hosts.h"
 #include "plan_model.h"
 
-#define SCHEDULES 2500
+#define SCHEDULES 1500
 #define SIZES_ALL 6 /* up to here all algorithms */
 #define SIZES_LOG 9 /* up to here trees, and those that halve and double */
 

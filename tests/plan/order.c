@@ -10,7 +10,7 @@
 #include "coll/order.h"
 
 #define RANKS_FEW 9 /* up to here every number of them */
-#define RANKS_MAX 64
+#define RANKS_MAX 40
 
 struct queue {
     struct pki_plan *plan;

@@ -28,15 +28,15 @@ wire="RANK0=PK_IFNAME=lo,eth0 RANK1=PK_IFNAME=lo,eth1"
 four="$wire RANK2=PK_IFNAME=lo,eth1 RANK3=PK_IFNAME=lo,eth0" # both hosts have both devices
 
 whole() {
-    conform "2 ranks on one device" 2 2 8 $one
-    conform "2 ranks, each with both devices, 4 queue pairs" 2 2 8 PK_QPS=4
-    conform "4 ranks on 2 devices, shm and rdma, one queue pair" 4 2 6 $four PK_QPS=1
-    conform "4 ranks of 4 hosts on 2 devices" 4 4 5 $four PK_QPS=2
-    conform "over the wire, 8 queue pairs" 2 2 6 $wire PK_QPS=8
+    conform "2 ranks on one device" 2 2 5 $one
+    conform "2 ranks, each with both devices, 4 queue pairs" 2 2 5 PK_QPS=4
+    conform "4 ranks on 2 devices, shm and rdma, one queue pair" 4 2 3 $four PK_QPS=1
+    conform "4 ranks of 4 hosts on 2 devices" 4 4 3 $four PK_QPS=2
+    conform "over the wire, 8 queue pairs" 2 2 4 $wire PK_QPS=8
 }
 
 poor() {
-    conform "nothing inline" 2 2 6 $wire PK_QPS=2 RANKS_PRELOAD="$bin/rdma-shim.so" SHIM_NO_INLINE=1
+    conform "nothing inline" 2 2 4 $wire PK_QPS=2 RANKS_PRELOAD="$bin/rdma-shim.so" SHIM_NO_INLINE=1
     conform "registrations of 64 KiB" 2 2 6 $wire PK_QPS=2 RANKS_PRELOAD="$bin/rdma-shim.so" SHIM_MAX_MR_BYTES=65536
 }
 
@@ -58,7 +58,7 @@ losing() {
 
 failing() {
     local cases hit mended
-    for cases in 40 1000; do # on a fast machine more, so that some fail
+    for cases in 24 1000; do # on a fast machine more, so that some fail
         conform "queue pairs fail, the lane's too" 2 2 $cases $wire PK_QPS=2 PICKLE_TEST_VERBOSE=1 RANKS_PRELOAD="$bin/rdma-shim.so" SHIM_KILL_EVERY=700
         hit=$(grep -c 'is put into error' /tmp/log) mended=$(grep -c 'new queue pairs are connected' /tmp/log)
         [ "$hit" -eq 0 ] || break
@@ -75,7 +75,7 @@ flapping() {
         while ip link set eth1 down; do echo down >>/tmp/flaps; sleep 0.3; wire_again; sleep 1; done
     } &
     flapper=$!
-    conform "the link goes down and up" 2 2 10 $wire PICKLE_TEST_VERBOSE=1
+    conform "the link goes down and up" 2 2 8 $wire PICKLE_TEST_VERBOSE=1
     echo "at both ends together queue pairs were made anew $(grep -c 'new queue pairs are connected' /tmp/log) times; \
 $(grep -c 'was completed for 8 s; ' /tmp/log) of them because a device had forgotten requests"
     kill $flapper

@@ -56,9 +56,10 @@ static void take(const struct pki_switchml_aggregator *a, struct pki_switchml_se
         pki_switchml_swap(sums, values, a->elements);
         return;
     }
-    for (int i = 0; i < 2; i++)
-        if (p->exponents[i] > set->exponents[i])
-            set->exponents[i] = p->exponents[i];
+    if (p->exponents[0] > set->exponents[0])
+        set->exponents[0] = p->exponents[0];
+    if (p->exponents[1] != set->exponents[1])
+        set->exponents[1] = PKI_SWITCHML_MARKS_DIFFER;
     pki_switchml_add(sums, values, a->elements);
 }
 

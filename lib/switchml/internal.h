@@ -17,7 +17,7 @@ struct pki_switchml_job {
     char *out;
     size_t units; /* packets' worth of elements, those of the first slice first */
     bool floats;
-    uint32_t sig;
+    uint32_t operation; /* marks.h */
     int8_t *exponents; /* [units] the largest of all ranks; floats */
     bool *summed;      /* [units] the sums are in `out` */
     size_t room;
@@ -38,6 +38,7 @@ struct pki_switchml_slice {
     size_t first, count; /* elements of the job */
     size_t unit, units;  /* its units among those of the job */
     size_t unfit;
+    uint32_t mixed; /* replies of the job in which another rank's mark was beside this one's */
     uint64_t now;
     _Atomic uint64_t heard; /* when a packet came last, or the job began */
     atomic_int error;       /* errno that the socket has told */
@@ -57,6 +58,7 @@ struct pki_switchml_threads {
 
 struct pki_switchml {
     char name[PKI_SWITCHML_NAME_MAX];
+    unsigned char id[PKI_SWITCHML_ID_BYTES];
     int size;
     uint32_t elements, window; /* window: of all slices */
     int connection;            /* TCP; negative: this rank has left */

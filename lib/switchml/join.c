@@ -249,7 +249,7 @@ static pk_result_t meet(struct pki_switchml *s, const struct pki_switchml_settin
 }
 
 /* Nothing is open, and no thread has been started. */
-static struct pki_switchml *make(const struct pki_switchml_settings *settings, int size)
+static struct pki_switchml *make(const struct pki_switchml_settings *settings, const struct pki_switchml_join *join)
 {
     struct pki_switchml *s = calloc(1, sizeof *s);
 
@@ -257,7 +257,8 @@ static struct pki_switchml *make(const struct pki_switchml_settings *settings, i
         return NULL;
     (void)snprintf(s->name, sizeof s->name, "aggregator %s:%u", settings->host, (unsigned)settings->port);
     s->connection = s->threads.stop = s->threads.ended = s->threads.both = -1;
-    s->size = size;
+    s->size = join->size;
+    memcpy(s->id, join->id, sizeof s->id);
     s->elements = settings->elements;
     s->window = settings->window;
     s->nslices = settings->threads;
@@ -280,7 +281,7 @@ pk_result_t pki_switchml_open(const struct pki_switchml_join *join, struct pki_s
     result = pki_switchml_settings_read(join->where, &settings);
     if (result != PK_OK)
         return result;
-    s = make(&settings, join->size);
+    s = make(&settings, join);
     if (s == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for the connection to an aggregator");
     result = meet(s, &settings, join);

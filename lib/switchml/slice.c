@@ -5,7 +5,9 @@
 
 #include "device/float_env.h"
 #include "switchml/internal.h"
+#include "switchml/marks.h"
 #include "switchml/sums.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 
 /* ---- units ---- */
@@ -65,12 +67,9 @@ static void keep_sums(struct pki_switchml_slice *l, size_t u, const unsigned cha
 
 /* ---- packets ---- */
 
-/* The second exponent is of no use to anybody, nor is the first where the packet has none; of both every rank learns the largest.
- * So one carries a mark and the other its complement: where the marks of two ranks differ, both see another largest than their
- * own. Eight bits of a hash of the signature, others in each packet. */
-static int8_t mark(const struct pki_switchml_slice *l, uint32_t id)
+static bool has_exponent(const struct pki_switchml_slice *l, uint32_t id)
 {
-    return (int8_t)(uint8_t)(((l->session->job.sig ^ id * 0x9e3779b9u) * 0x85ebca6bu) >> 24);
+    return l->session->job.floats && id < l->units;
 }
 
 static void tell_error(struct pki_switchml_slice *l, int error)
@@ -85,17 +84,15 @@ static void tell_error(struct pki_switchml_slice *l, int error)
  * ahead. */
 static void send_packet(struct pki_switchml_slice *l, uint32_t id)
 {
-    struct pki_switchml_packet packet = { .id = id,
-                                          .index = pki_switchml_worker_index(&l->worker, id),
-                                          .job = l->worker.job,
-                                          .exponents = { (int8_t)~mark(l, id), mark(l, id) } };
+    struct pki_switchml_packet packet = { .id = id, .index = pki_switchml_worker_index(&l->worker, id), .job = l->worker.job };
     const struct pki_switchml_job *j = &l->session->job;
     const uint32_t elements = l->session->elements;
     const size_t behind = j->floats ? l->worker.ahead : 0;
     unsigned char *bytes = pki_datagrams_add(&l->datagrams, NULL, pki_switchml_packet_bytes(elements));
     unsigned char *values = bytes + PKI_SWITCHML_HEADER_BYTES;
 
-    if (j->floats && id < l->units)
+    pki_switchml_mark(j->operation, has_exponent(l, id), &packet);
+    if (has_exponent(l, id))
         packet.exponents[0] = pki_switchml_exponent((const float *)(const void *)(j->in + pki_switchml_unit_at(l, id)),
                                                     pki_switchml_unit_length(l, id), l->session->size);
     if (id >= behind)
@@ -105,9 +102,15 @@ static void send_packet(struct pki_switchml_slice *l, uint32_t id)
     pki_switchml_pack(&packet, elements, bytes);
 }
 
-static bool marked_otherwise(const struct pki_switchml_slice *l, const struct pki_switchml_packet *p, bool has_exponent)
+/* A reply with other marks is not taken, so its packet goes again. The network may have kept it since long ago; but where such
+ * replies come again and again the ranks do not call the same. */
+static bool is_of_this(struct pki_switchml_slice *l, const struct pki_switchml_packet *reply)
 {
-    return p->exponents[1] != mark(l, p->id) || (!has_exponent && p->exponents[0] != (int8_t)~mark(l, p->id));
+    const enum pki_switchml_marked marked = pki_switchml_marked(l->session->job.operation, has_exponent(l, reply->id), reply);
+
+    if (marked == PKI_SWITCHML_MIXED && ++l->mixed >= pki_tuning.switchml.mixed_most)
+        atomic_store_explicit(&l->disagree, true, memory_order_relaxed);
+    return marked == PKI_SWITCHML_OWN;
 }
 
 static void take_reply(void *arg, const unsigned char *data, size_t bytes, const struct sockaddr_storage *from)
@@ -117,16 +120,13 @@ static void take_reply(void *arg, const unsigned char *data, size_t bytes, const
     struct pki_switchml_packet packet;
     const size_t behind = j->floats ? l->worker.ahead : 0;
     uint32_t next[2];
-    bool has_exponent;
 
     (void)from; /* the socket is connected */
-    if (!pki_switchml_unpack(data, bytes, l->session->elements, &packet) ||
-        !pki_switchml_worker_reply(&l->worker, &packet, l->now, next))
+    if (!pki_switchml_unpack(data, bytes, l->session->elements, &packet) || !pki_switchml_worker_awaits(&l->worker, &packet) ||
+        !is_of_this(l, &packet))
         return;
-    has_exponent = j->floats && packet.id < l->units;
-    if (marked_otherwise(l, &packet, has_exponent))
-        atomic_store_explicit(&l->disagree, true, memory_order_relaxed);
-    if (has_exponent) {
+    pki_switchml_worker_reply(&l->worker, &packet, l->now, next);
+    if (has_exponent(l, packet.id)) {
         j->exponents[l->unit + packet.id] = packet.exponents[0];
         l->unfit += !pki_switchml_unit_fits(l, packet.id);
     }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "switchml/internal.h"
+#include "switchml/marks.h"
 #include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/fork.h"
@@ -52,7 +53,8 @@ static size_t cut(struct pki_switchml *s, size_t count)
     return units;
 }
 
-pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out, size_t count, pk_dtype_t dtype, uint32_t sig)
+pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out, size_t count, pk_dtype_t dtype, uint64_t number,
+                               uint32_t sig)
 {
     const uint64_t now = pki_now_ns();
     const size_t units = cut(s, count);
@@ -66,10 +68,11 @@ pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out
     s->job.out = out;
     s->job.units = units;
     s->job.floats = dtype == PK_F32;
-    s->job.sig = sig;
+    s->job.operation = pki_switchml_operation(s->id, number, sig);
     s->busy = units > 0 && s->connection >= 0;
     for (uint32_t i = 0; i < s->nslices; i++) {
         s->slices[i].unfit = 0;
+        s->slices[i].mixed = 0;
         atomic_store_explicit(&s->slices[i].disagree, false, memory_order_relaxed);
         atomic_store_explicit(&s->slices[i].heard, now, memory_order_relaxed);
     }
@@ -145,7 +148,9 @@ pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
     *moved = n > 0 || resting != rested;
     if (disagree(s))
         return pki_fail(PK_ERR_MISMATCH, NULL,
-                        "%s: another rank sends packets of another operation: other count, type or reduction", s->name);
+                        "%s: another rank sends packets of another operation: another one in the order of calls, or another "
+                        "count, type or reduction",
+                        s->name);
     s->busy = resting < s->nslices - 1 || !all_done(s);
     *done = !s->busy;
     return *done ? PK_OK : look_at_errors(s, n == 0 && ++s->looks % PKI_SWITCHML_POLLS == 0);

@@ -33,9 +33,11 @@ void pki_switchml_close(struct pki_switchml *s); /* NULL is legal */
 /* Give up the place at the aggregator, and what is at work: begin only takes notes from then on. */
 void pki_switchml_leave(struct pki_switchml *s);
 
-/* The sum of `count` elements of all ranks, PK_F32 or PK_INT32, into `out` (which may be `in`). None is at work. `sig`: the same
- * on ranks that call the same. PK_ERR_MEMORY, PK_ERR_UNSUPPORTED, recorded. */
-pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out, size_t count, pk_dtype_t dtype, uint32_t sig);
+/* The sum of `count` elements of all ranks, PK_F32 or PK_INT32, into `out` (which may be `in`). None is at work. `number` and
+ * `sig`: the same on ranks that call the same, in the same order; of no elements nothing is sent, so nothing else tells whether
+ * the others have called that too. PK_ERR_MEMORY, PK_ERR_UNSUPPORTED, recorded. */
+pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out, size_t count, pk_dtype_t dtype, uint64_t number,
+                               uint32_t sig);
 /* Go on. *moved: a packet has come. *done: all have come, and the units that do not fit are as they were in `out` where that is
  * `in`, else not written. PK_ERR_MISMATCH: a rank calls something else. Errors are recorded. */
 pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done);

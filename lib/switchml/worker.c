@@ -150,18 +150,23 @@ static uint32_t go_or_wait(struct pki_switchml_worker *w, uint32_t id, uint64_t 
     return id;
 }
 
+bool pki_switchml_worker_awaits(const struct pki_switchml_worker *w, const struct pki_switchml_packet *reply)
+{
+    /* A flight with another number: it has come before, or its packet has not been sent. */
+    return reply->job == w->job && reply->id < w->packets && reply->index == pki_switchml_worker_index(w, reply->id) &&
+           w->flights[place_of(w, reply->id) % w->window].id == reply->id;
+}
+
 bool pki_switchml_worker_reply(struct pki_switchml_worker *w, const struct pki_switchml_packet *reply, uint64_t now,
                                uint32_t next[2])
 {
     struct pki_switchml_flight *f;
     uint32_t slot, waits;
 
-    if (reply->job != w->job || reply->id >= w->packets || reply->index != pki_switchml_worker_index(w, reply->id))
+    if (!pki_switchml_worker_awaits(w, reply))
         return false;
     slot = place_of(w, reply->id) % w->window;
     f = &w->flights[slot];
-    if (f->id != reply->id) /* it has come before, or its packet has not been sent */
-        return false;
     unlink_flight(w, slot);
     if (w->trip.timed == slot)
         measure(&w->trip, now - f->sent_ns);

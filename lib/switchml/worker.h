@@ -72,8 +72,9 @@ void pki_switchml_worker_close(struct pki_switchml_worker *worker);
  * Packets 0 to ahead - 1 are to be sent now. Without packets only the job's number goes on. */
 void pki_switchml_worker_begin(struct pki_switchml_worker *worker, uint32_t packets, uint32_t ahead, uint64_t now);
 
-/* A reply has come. False: it is none of this job that is still waited for. True: its values are new, and `next` are the packets
- * that are to be sent now, or NONE. */
+/* A reply has come. False: it is none of this job that is still waited for. */
+bool pki_switchml_worker_awaits(const struct pki_switchml_worker *worker, const struct pki_switchml_packet *reply);
+/* The same; true: its values are taken, and `next` are the packets that are to be sent now, or NONE. */
 bool pki_switchml_worker_reply(struct pki_switchml_worker *worker, const struct pki_switchml_packet *reply, uint64_t now,
                                uint32_t next[2]);
 

@@ -187,6 +187,8 @@ FIXED(switchml, increment, PKI_SWITCHML_INCREMENT, 100)
  * Chosen. */
 VALUE(switchml, uint32_t, overtaken_least, 3)
 VALUE(switchml, uint32_t, overtaken_most, 32)
+/* Replies with marks of two operations until ranks count as calling different ones: the network may have kept fewer. Chosen. */
+VALUE(switchml, uint32_t, mixed_most, 3)
 /* Looks in vain of a worker's thread before it sleeps until a packet comes or a timer runs out. As the aggregator. Chosen. */
 VALUE(switchml, unsigned, thread_looks, 20)
 /* Receiving: buffers of a call where the kernel does not join packets; where it does so few that what has come is in the core's

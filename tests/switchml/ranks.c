@@ -5,7 +5,8 @@
  *
  * SWITCHML_RANKS_THREADS says how many threads a rank has, where it is more than one.
  *
- * usage: switchml-ranks [all|short|few|endless|unfit|abort|survive|mismatch|double [wait]]    wait: rank 0 begins when it has read a byte
+ * usage: switchml-ranks [all|short|few|endless|unfit|abort|survive|mismatch|empty|double [wait]]
+ *   wait: rank 0 begins when it has read a byte
  */
 #include <float.h>
 #include <math.h>
@@ -336,6 +337,24 @@ static int mismatch(void)
     return pk_allreduce(data, data, rank == 0 ? 70000 : 700000, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK ? 0 : 4;
 }
 
+/* Rank 0's first has no elements and ends at once; then its second is there when the others call their first. */
+static int empty(void)
+{
+    static int32_t data[70000];
+    pk_result_t result = PK_OK;
+
+    for (int call = 0; call < 2 && result == PK_OK; call++) {
+        const size_t count = rank == 0 && call == 0 ? 0 : 70000;
+
+        for (size_t i = 0; i < count; i++)
+            data[i] = (rank + 1) * (call + 1);
+        result = pk_allreduce(data, data, count, PK_INT32, PK_SUM, comm, PK_BLOCKING);
+        CHECK(result != PK_OK || count == 0 || data[0] == size * (size + 1) / 2 * (call + 1), "call %d: the sum is %d\n", rank,
+              call, data[0]);
+    }
+    return wrong > 0 || result == PK_OK ? 1 : result == PK_ERR_MISMATCH ? 4 : 5;
+}
+
 static int another_type(void)
 {
     double x = rank, sum = 0;
@@ -355,6 +374,8 @@ static int run(const char *what)
         return survive();
     if (strcmp(what, "mismatch") == 0)
         return mismatch();
+    if (strcmp(what, "empty") == 0)
+        return empty();
     if (strcmp(what, "double") == 0)
         return another_type();
     if (strcmp(what, "few") == 0) {

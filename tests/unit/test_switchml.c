@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "switchml/aggregator.h"
+#include "switchml/marks.h"
 #include "switchml/session.h"
 #include "switchml/settings.h"
 #include "switchml/sums.h"
@@ -399,6 +400,67 @@ Test(switchml, aggregator)
     cr_assert_eq(SEND(0, 0, 0, two), PKI_SWITCHML_TO_ALL);
     cr_assert_eq(SEND(0, 0, 0, two), PKI_SWITCHML_TO_ONE);
     pki_switchml_aggregator_close(&s);
+}
+
+/* Of two ranks; `sum` is what a switch makes of them: the largest of both. */
+static enum pki_switchml_marked seen(uint32_t own, uint32_t others, bool exponent, uint32_t id)
+{
+    struct pki_switchml_packet x = { .id = id }, y = { .id = id };
+
+    pki_switchml_mark(own, exponent, &x);
+    pki_switchml_mark(others, exponent, &y);
+    for (int i = 0; i < 2; i++)
+        y.exponents[i] = x.exponents[i] > y.exponents[i] ? x.exponents[i] : y.exponents[i];
+    return pki_switchml_marked(own, exponent, &y);
+}
+
+Test(switchml, marks_of_operations)
+{
+    const unsigned char id[PKI_SWITCHML_ID_BYTES] = { 1, 2 }, another[PKI_SWITCHML_ID_BYTES] = { 1, 3 };
+    const uint32_t own = pki_switchml_operation(id, 5, 77);
+    const uint32_t others[] = { pki_switchml_operation(id, 5, 78), pki_switchml_operation(id, 9, 77),
+                                pki_switchml_operation(id, 5 + 4 * 256, 77), pki_switchml_operation(another, 5, 77) };
+    struct pki_switchml_packet reply;
+
+    for (int k = 0; k < 4; k++) {
+        int alike = 0, one_sided = 0, foreign = 0;
+
+        for (uint32_t p = 0; p < 1000; p++) {
+            reply = (struct pki_switchml_packet){ .id = p };
+            pki_switchml_mark(others[k], false, &reply);
+            foreign += pki_switchml_marked(own, false, &reply) == PKI_SWITCHML_FOREIGN;
+            alike += seen(own, others[k], false, p) == PKI_SWITCHML_OWN;
+            cr_assert_eq(seen(own, others[k], false, p), seen(others[k], own, false, p), "both see it, or none");
+            one_sided += (seen(own, others[k], true, p) == PKI_SWITCHML_MIXED) + (seen(others[k], own, true, p) == PKI_SWITCHML_MIXED);
+            cr_assert_eq(seen(own, own, p % 2 == 0, p), PKI_SWITCHML_OWN);
+            cr_assert_neq(reply.exponents[1], PKI_SWITCHML_MARKS_DIFFER);
+        }
+        cr_assert_leq(alike, 20, "case %d: %d of 1000 are alike", k, alike);
+        cr_assert_eq(foreign + alike, 1000, "what is over is told from what others call");
+        cr_assert_eq(one_sided + alike, 1000, "with an exponent the one with the smaller mark sees it");
+    }
+    reply = (struct pki_switchml_packet){ .id = 3, .exponents = { 0, PKI_SWITCHML_MARKS_DIFFER } };
+    cr_assert_eq(pki_switchml_marked(own, true, &reply), PKI_SWITCHML_MIXED);
+}
+
+/* Where marks differ the reply says so to all, whoever came first. */
+Test(switchml, aggregator_tells_of_marks)
+{
+    static const int8_t marks[][2] = { { 3, 3 }, { 3, -9 }, { -9, 3 } };
+    const unsigned char values[256] = { 0 };
+    struct pki_switchml_aggregator s;
+    const uint32_t *sums;
+
+    for (int k = 0; k < 3; k++) {
+        struct pki_switchml_packet first = { .exponents = { 5, marks[k][0] } }, second = { .exponents = { 4, marks[k][1] } };
+
+        cr_assert_eq(pki_switchml_aggregator_init(&s, 2, 1, 64), PK_OK);
+        cr_assert_eq(pki_switchml_aggregate(&s, 0, &first, values, &sums), PKI_SWITCHML_WAIT);
+        cr_assert_eq(pki_switchml_aggregate(&s, 1, &second, values, &sums), PKI_SWITCHML_TO_ALL);
+        cr_assert_eq(second.exponents[0], 5);
+        cr_assert_eq(second.exponents[1], k == 0 ? 3 : PKI_SWITCHML_MARKS_DIFFER);
+        pki_switchml_aggregator_close(&s);
+    }
 }
 
 /* Short jobs go round the slots: the next packet of a slot is of many jobs later, as packets count jobs of one before. */

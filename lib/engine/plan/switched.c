@@ -251,7 +251,7 @@ static pk_result_t begin(struct pki_task *task)
     task->switched.number = task->number;
     if (is_lost(task) && task->number > e->plans.aggregator.lost && r->in_count > 0)
         return begin_all(task, r->in);
-    return pki_switchml_begin(e->plans.aggregator.switchml, r->in, r->out, r->in_count, r->dtype, task->sig);
+    return pki_switchml_begin(e->plans.aggregator.switchml, r->in, r->out, r->in_count, r->dtype, task->number, task->sig);
 }
 
 static void look(struct pki_task *task)

@@ -231,6 +231,12 @@ int pki_datagrams_receive(struct pki_datagrams *d,
     return all;
 }
 
+bool pki_datagrams_is_passing(int error)
+{
+    return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN || error == ENOBUFS ||
+           error == ENOMEM;
+}
+
 /* ---- send ---- */
 
 static bool takes(const struct pki_datagrams *d, const struct train *t, size_t bytes)

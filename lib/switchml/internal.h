@@ -39,9 +39,11 @@ struct pki_switchml_slice {
     size_t unit, units;  /* its units among those of the job */
     size_t unfit;
     uint32_t mixed; /* replies of the job in which another rank's mark was beside this one's */
+    uint64_t strangers; /* packets of others than the aggregator */
     uint64_t now;
     _Atomic uint64_t heard; /* when a packet came last, or the job began */
-    atomic_int error;       /* errno that the socket has told */
+    atomic_int error;       /* errno that the socket has told, and that is its end; */
+    atomic_int passing;     /* one that is not, since the engine looked last */
     atomic_bool disagree;   /* some rank's sig is another one */
     _Atomic uint32_t state; /* enum pki_switchml_state; of all but the first */
     pthread_t thread;
@@ -58,6 +60,8 @@ struct pki_switchml_threads {
 
 struct pki_switchml {
     char name[PKI_SWITCHML_NAME_MAX];
+    char standing[PKI_SWITCHML_NAME_MAX + 100]; /* the name, and which error has passed last */
+    struct sockaddr_storage peer;         /* where its packets come from */
     unsigned char id[PKI_SWITCHML_ID_BYTES];
     int size;
     uint32_t elements, window; /* window: of all slices */
@@ -75,6 +79,8 @@ struct pki_switchml {
 void pki_switchml_slice_begin(struct pki_switchml_slice *slice, uint64_t now);
 /* Take what has come and send what is to be sent. Returns how many packets have come. */
 int pki_switchml_slice_step(struct pki_switchml_slice *slice);
+/* A datagram of `from`: a reply of the job, or none. */
+void pki_switchml_slice_take(void *slice, const unsigned char *data, size_t bytes, const struct sockaddr_storage *from);
 /* There is nothing more to do, or an error of which others have to speak. */
 bool pki_switchml_slice_over(const struct pki_switchml_slice *slice);
 

@@ -105,8 +105,7 @@ static int connect_one(const struct pki_switchml *s, const struct sockaddr_stora
     return -1;
 }
 
-static pk_result_t connect_to(struct pki_switchml *s, const struct pki_switchml_settings *settings, const struct pki_wait *wait,
-                              struct sockaddr_storage *peer)
+static pk_result_t connect_to(struct pki_switchml *s, const struct pki_switchml_settings *settings, const struct pki_wait *wait)
 {
     struct sockaddr_storage addresses[PKI_RESOLVE_MAX];
     int count = 0;
@@ -119,7 +118,7 @@ static pk_result_t connect_to(struct pki_switchml *s, const struct pki_switchml_
             continue;
         pki_switchml_keep_alive(s->connection);
         pki_fork_guard(s->connection);
-        *peer = addresses[i];
+        s->peer = addresses[i];
         return PK_OK;
     }
     return result != PK_OK ? result : pki_fail_errno(PK_ERR_PEER, NULL, "%s cannot be reached", s->name);
@@ -171,11 +170,12 @@ static pk_result_t open_datagrams(struct pki_switchml *s, uint16_t *port)
     return result;
 }
 
-static pk_result_t connect_datagrams(struct pki_switchml *s, struct sockaddr_storage *peer, uint16_t port)
+/* What has come before from others stays in the sockets' queues: pki_switchml_slice_take looks at the sender. */
+static pk_result_t connect_datagrams(struct pki_switchml *s, uint16_t port)
 {
-    pki_netif_set_port(peer, port);
+    pki_netif_set_port(&s->peer, port);
     for (uint32_t i = 0; i < s->nslices; i++)
-        if (connect(s->slices[i].datagrams.fd, (struct sockaddr *)peer, pki_netif_bytes(peer)) != 0)
+        if (connect(s->slices[i].datagrams.fd, (struct sockaddr *)&s->peer, pki_netif_bytes(&s->peer)) != 0)
             return pki_fail_errno(PK_ERR_SYSTEM, NULL, "%s: connect of a datagram socket", s->name);
     return PK_OK;
 }
@@ -231,16 +231,15 @@ static pk_result_t meet(struct pki_switchml *s, const struct pki_switchml_settin
                         const struct pki_switchml_join *join)
 {
     struct pki_switchml_answer answer;
-    struct sockaddr_storage peer;
     uint16_t port = 0;
-    pk_result_t result = connect_to(s, settings, &join->wait, &peer);
+    pk_result_t result = connect_to(s, settings, &join->wait);
 
     if (result == PK_OK)
         result = open_datagrams(s, &port);
     if (result == PK_OK)
         result = exchange(s, join, port, &answer);
     if (result == PK_OK)
-        result = connect_datagrams(s, &peer, answer.port);
+        result = connect_datagrams(s, answer.port);
     if (result != PK_OK)
         return result;
     s->window = answer.window;

@@ -28,7 +28,7 @@ uint32_t pki_switchml_operation(const unsigned char id[PKI_SWITCHML_ID_BYTES], u
 
 /* Into the exponents of a packet; the first only where it has none. */
 void pki_switchml_mark(uint32_t operation, bool has_exponent, struct pki_switchml_packet *packet);
-/* Of a reply. Where a switch has made it, one with an exponent may be OWN though ranks differ: to the rank with the larger mark. */
+/* Of a reply. One with an exponent, which a switch has made, may be OWN to the rank with the larger mark though ranks differ. */
 enum pki_switchml_marked pki_switchml_marked(uint32_t operation, bool has_exponent, const struct pki_switchml_packet *reply);
 
 #endif

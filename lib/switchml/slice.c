@@ -9,6 +9,7 @@
 #include "switchml/sums.h"
 #include "tuning/tuning.h"
 #include "util/clock.h"
+#include "util/netif.h"
 
 /* ---- units ---- */
 
@@ -76,7 +77,9 @@ static void tell_error(struct pki_switchml_slice *l, int error)
 {
     int none = 0;
 
-    if (error != 0)
+    if (error != 0 && pki_datagrams_is_passing(error))
+        atomic_store_explicit(&l->passing, error, memory_order_relaxed);
+    else if (error != 0)
         (void)atomic_compare_exchange_strong(&l->error, &none, error);
 }
 
@@ -113,7 +116,7 @@ static bool is_of_this(struct pki_switchml_slice *l, const struct pki_switchml_p
     return marked == PKI_SWITCHML_OWN;
 }
 
-static void take_reply(void *arg, const unsigned char *data, size_t bytes, const struct sockaddr_storage *from)
+void pki_switchml_slice_take(void *arg, const unsigned char *data, size_t bytes, const struct sockaddr_storage *from)
 {
     struct pki_switchml_slice *l = arg;
     struct pki_switchml_job *j = &l->session->job;
@@ -121,7 +124,10 @@ static void take_reply(void *arg, const unsigned char *data, size_t bytes, const
     const size_t behind = j->floats ? l->worker.ahead : 0;
     uint32_t next[2];
 
-    (void)from; /* the socket is connected */
+    if (!pki_netif_same(from, &l->session->peer)) { /* it came before the socket was connected */
+        l->strangers++;
+        return;
+    }
     if (!pki_switchml_unpack(data, bytes, l->session->elements, &packet) || !pki_switchml_worker_awaits(&l->worker, &packet) ||
         !is_of_this(l, &packet))
         return;
@@ -167,7 +173,7 @@ int pki_switchml_slice_step(struct pki_switchml_slice *l)
 
     l->now = pki_now_ns();
     was = pki_float_env_enter();
-    n = pki_datagrams_receive(&l->datagrams, take_reply, l);
+    n = pki_datagrams_receive(&l->datagrams, pki_switchml_slice_take, l);
     if (n < 0)
         tell_error(l, errno);
     if (n > 0)

@@ -3,6 +3,7 @@
 #include "switchml/switchml.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -70,6 +71,7 @@ pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out
     s->job.floats = dtype == PK_F32;
     s->job.operation = pki_switchml_operation(s->id, number, sig);
     s->busy = units > 0 && s->connection >= 0;
+    s->standing[0] = '\0';
     for (uint32_t i = 0; i < s->nslices; i++) {
         s->slices[i].unfit = 0;
         s->slices[i].mixed = 0;
@@ -113,6 +115,22 @@ static bool all_done(const struct pki_switchml *s)
     return true;
 }
 
+/* An error that may pass, of any slice. The connection may know more of it; if not, a deadline tells of it. */
+static bool has_passed(struct pki_switchml *s)
+{
+    char why[80];
+    int last = 0;
+
+    for (uint32_t i = 0; i < s->nslices; i++) {
+        const int error = atomic_exchange_explicit(&s->slices[i].passing, 0, memory_order_relaxed);
+
+        last = error != 0 ? error : last;
+    }
+    if (last != 0)
+        (void)snprintf(s->standing, sizeof s->standing, "%s (its packets: %s)", s->name, strerror_r(last, why, sizeof why));
+    return last != 0;
+}
+
 static pk_result_t look_at_errors(struct pki_switchml *s, bool connection)
 {
     uint32_t i = 0;
@@ -153,7 +171,9 @@ pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
                         s->name);
     s->busy = resting < s->nslices - 1 || !all_done(s);
     *done = !s->busy;
-    return *done ? PK_OK : look_at_errors(s, n == 0 && ++s->looks % PKI_SWITCHML_POLLS == 0);
+    if (*done)
+        return PK_OK;
+    return look_at_errors(s, has_passed(s) || (n == 0 && ++s->looks % PKI_SWITCHML_POLLS == 0));
 }
 
 void pki_switchml_stop(struct pki_switchml *s)
@@ -248,12 +268,19 @@ void pki_switchml_contribute(const struct pki_switchml *s, int rank, const int32
 
 void pki_switchml_leave(struct pki_switchml *s)
 {
+    uint64_t strangers = 0;
+
     s->busy = false;
     pki_switchml_threads_stop(s);
-    for (uint32_t i = 0; i < s->nslices; i++)
+    for (uint32_t i = 0; i < s->nslices; i++) {
         pki_datagrams_close(&s->slices[i].datagrams);
+        strangers += s->slices[i].strangers;
+    }
     if (s->connection < 0)
         return;
+    if (strangers > 0)
+        pki_log(PKI_LOG_INFO, NULL, "%s: %llu packets of others had come to the ports of this rank", s->name,
+                (unsigned long long)strangers);
     pki_fork_let_go(s->connection);
     close(s->connection);
     s->connection = -1;
@@ -293,5 +320,5 @@ int pki_switchml_fd(const struct pki_switchml *s)
 
 const char *pki_switchml_name(const struct pki_switchml *s)
 {
-    return s->name;
+    return s->standing[0] != '\0' ? s->standing : s->name;
 }

@@ -64,7 +64,7 @@ void pki_switchml_contribute(const struct pki_switchml *s, int rank, const int32
 uint64_t pki_switchml_silence(const struct pki_switchml *s, uint64_t now);
 /* What to sleep at, beside a timer of a millisecond; negative: this rank has left. */
 int pki_switchml_fd(const struct pki_switchml *s);
-/* "aggregator 10.0.0.1:48864", and how it stands. */
+/* "aggregator 10.0.0.1:48864", and which error of its packets has passed last. */
 const char *pki_switchml_name(const struct pki_switchml *s);
 
 #endif

@@ -110,6 +110,21 @@ bool pki_netif_is_loopback(const struct sockaddr_storage *address)
     return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
 }
 
+bool pki_netif_same(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family == AF_INET && b->ss_family == AF_INET) {
+        const struct sockaddr_in *x = (const void *)a, *y = (const void *)b;
+
+        return x->sin_port == y->sin_port && x->sin_addr.s_addr == y->sin_addr.s_addr;
+    }
+    if (a->ss_family == AF_INET6 && b->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *x = (const void *)a, *y = (const void *)b;
+
+        return x->sin6_port == y->sin6_port && memcmp(&x->sin6_addr, &y->sin6_addr, sizeof x->sin6_addr) == 0;
+    }
+    return false;
+}
+
 uint16_t pki_netif_port(const struct sockaddr_storage *address)
 {
     struct sockaddr_in6 v6;

@@ -55,6 +55,7 @@ socklen_t pki_netif_bytes(const struct sockaddr_storage *address);
 bool pki_netif_is_loopback(const struct sockaddr_storage *address);
 bool pki_netif_is_link_local(const struct sockaddr_storage *address);
 int pki_netif_prefix(const struct sockaddr *mask, int family); /* bits of a netmask; NULL: 0 */
+bool pki_netif_same(const struct sockaddr_storage *a, const struct sockaddr_storage *b); /* with their ports */
 uint16_t pki_netif_port(const struct sockaddr_storage *address);
 void pki_netif_set_port(struct sockaddr_storage *address, uint16_t port);
 /* "192.0.2.1:4000", "[::1]:4000", "[fe80::1%eth0]:4000". */

@@ -7,21 +7,6 @@
 #include "switchml/sums.h"
 #include "util/netif.h"
 
-static bool same(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
-{
-    if (a->ss_family == AF_INET && b->ss_family == AF_INET) {
-        const struct sockaddr_in *x = (const void *)a, *y = (const void *)b;
-
-        return x->sin_port == y->sin_port && x->sin_addr.s_addr == y->sin_addr.s_addr;
-    }
-    if (a->ss_family == AF_INET6 && b->ss_family == AF_INET6) {
-        const struct sockaddr_in6 *x = (const void *)a, *y = (const void *)b;
-
-        return x->sin6_port == y->sin6_port && memcmp(&x->sin6_addr, &y->sin6_addr, sizeof x->sin6_addr) == 0;
-    }
-    return false;
-}
-
 static uint32_t hash(const struct sockaddr_storage *address)
 {
     uint32_t words[4] = { 0 }, h = pki_netif_port(address);
@@ -44,7 +29,7 @@ struct place *server_place(struct server *s, const struct sockaddr_storage *addr
 {
     uint32_t at = hash(address) % PLACES_MAX;
 
-    while (s->places[at].job != NULL && !same(&sender_of(&s->places[at])->address, address))
+    while (s->places[at].job != NULL && !pki_netif_same(&sender_of(&s->places[at])->address, address))
         at = (at + 1) % PLACES_MAX;
     return &s->places[at];
 }
@@ -56,7 +41,7 @@ void server_forget_last(struct server *s)
 
 static const struct place *find(struct server *s, const struct sockaddr_storage *from)
 {
-    if (s->last.job != NULL && same(&s->last_from, from))
+    if (s->last.job != NULL && pki_netif_same(&s->last_from, from))
         return &s->last;
     s->last = *server_place(s, from);
     s->last_from = *from;
@@ -138,17 +123,10 @@ static void take(void *arg, const unsigned char *data, size_t bytes, const struc
         reply(s, j, &sender_of(place)->alone, &packet, sums);
 }
 
-/* A worker whose socket is closed answers so, and its connection tells the rest; a network or memory that is not there comes back. */
-static bool is_passing(int error)
-{
-    return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == ENETDOWN || error == ENOBUFS ||
-           error == ENOMEM;
-}
-
 int server_packets(struct server *s)
 {
     int n = pki_datagrams_receive(&s->datagrams, take, s);
 
     (void)pki_datagrams_flush(&s->datagrams);
-    return n < 0 && is_passing(errno) ? 0 : n;
+    return n < 0 && pki_datagrams_is_passing(errno) ? 0 : n;
 }

@@ -74,6 +74,10 @@ struct pki_switchml {
     struct pki_switchml_slice slices[PKI_SWITCHML_THREADS_MAX];
 };
 
+/* join.c: to one of these addresses, whichever answers first in their order. Errors are recorded. */
+pk_result_t pki_switchml_connect(struct pki_switchml *s, const struct sockaddr_storage *addresses, int count,
+                                 const struct pki_wait *wait);
+
 /* slice.c */
 /* The slice has its part of the session's job, which is described, and its first packets go. */
 void pki_switchml_slice_begin(struct pki_switchml_slice *slice, uint64_t now);

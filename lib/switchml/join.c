@@ -20,15 +20,12 @@
 
 /* ---- waiting ---- */
 
-/* Until `fd` is ready. PK_ERR_TIMEOUT and what else ends it are recorded. */
-static pk_result_t wait_for(const struct pki_switchml *s, int fd, short events, const struct pki_wait *wait, const char *what)
+/* What pki_poll has said, as an error that is recorded; but what listen has returned is that already. */
+static pk_result_t ended(const struct pki_switchml *s, pk_result_t result, const struct pki_wait *wait, const char *what)
 {
-    struct pollfd poll = { .fd = fd, .events = events };
-    pk_result_t result = pki_poll(&poll, 1, wait);
-
     if (result == PK_IN_PROGRESS)
         return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: %s before the deadline", s->name, what);
-    if (result == PK_ERR_ABORTED)
+    if (result == PK_ERR_ABORTED && pki_is_cancelled(wait))
         return pki_fail(PK_ERR_ABORTED, NULL, "%s: init was aborted", s->name);
     return result;
 }
@@ -46,7 +43,7 @@ static pk_result_t receive(const struct pki_switchml *s, void *data, size_t byte
         if (n < 0 && errno != EAGAIN && errno != EINTR)
             return pki_fail_errno(PK_ERR_PEER, NULL, "%s %s", s->name, what);
         if (n < 0)
-            result = wait_for(s, s->connection, POLLIN, wait, "no answer");
+            result = ended(s, pki_poll(&(struct pollfd){ .fd = s->connection, .events = POLLIN }, 1, wait), wait, "no answer");
         if (result != PK_OK)
             return result;
         have += n > 0 ? (size_t)n : 0;
@@ -56,9 +53,24 @@ static pk_result_t receive(const struct pki_switchml *s, void *data, size_t byte
 
 /* ---- the name ---- */
 
+/* A thread looks it up, which no descriptor tells of. */
+static pk_result_t nap(const struct pki_switchml *s, const struct pki_wait *wait)
+{
+    struct pki_wait some = *wait;
+    const uint64_t soon = pki_now_ns() + 5 * PKI_NS_PER_MS;
+    const bool last = soon >= wait->deadline_ns;
+    pk_result_t result;
+
+    if (!last)
+        some.deadline_ns = soon;
+    result = pki_poll(NULL, 0, &some);
+    return result == PK_IN_PROGRESS && !last ? PK_OK : ended(s, result, wait, "its name was not resolved");
+}
+
 static pk_result_t look_up(const struct pki_switchml *s, const char *host, const struct pki_wait *wait,
                            struct sockaddr_storage *addresses, int *count)
 {
+    pk_result_t result = PK_OK;
     struct pki_lookup *lookup;
     char why[128];
 
@@ -67,24 +79,20 @@ static pk_result_t look_up(const struct pki_switchml *s, const char *host, const
         return PK_OK;
     if (strlen(host) >= PKI_RESOLVE_HOST || (lookup = pki_lookup_start(host)) == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory to look up %.200s", host);
-    while (!pki_lookup_is_done(lookup)) {
-        const struct pki_wait nap = { .deadline_ns = pki_now_ns() + 5 * PKI_NS_PER_MS, .cancel = wait->cancel };
-
-        if (pki_now_ns() > wait->deadline_ns || pki_poll(NULL, 0, &nap) == PK_ERR_ABORTED) {
-            pki_lookup_drop(lookup);
-            return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: its name was not resolved before the deadline", s->name);
-        }
-    }
-    *count = pki_lookup_result(lookup, addresses, PKI_RESOLVE_MAX, why);
+    while (result == PK_OK && !pki_lookup_is_done(lookup))
+        result = nap(s, wait);
+    if (result == PK_OK)
+        *count = pki_lookup_result(lookup, addresses, PKI_RESOLVE_MAX, why);
     pki_lookup_drop(lookup);
+    if (result != PK_OK)
+        return result;
     return *count > 0 ? PK_OK : pki_fail(PK_ERR_PEER, NULL, "%s: %s", s->name, why);
 }
 
 /* ---- the connection ---- */
 
-/* Errors stay in errno. */
-static int connect_one(const struct pki_switchml *s, const struct sockaddr_storage *address, const struct pki_wait *wait,
-                       pk_result_t *result)
+/* *result as of pki_poll, or PK_OK: why there is none stands in errno. */
+static int connect_one(const struct sockaddr_storage *address, const struct pki_wait *wait, pk_result_t *result)
 {
     int fd = pki_fd_keep(socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), error = 0;
     socklen_t length = sizeof error;
@@ -96,7 +104,7 @@ static int connect_one(const struct pki_switchml *s, const struct sockaddr_stora
         return fd;
     error = errno;
     if (error == EINPROGRESS) {
-        *result = wait_for(s, fd, POLLOUT, wait, "no connection");
+        *result = pki_poll(&(struct pollfd){ .fd = fd, .events = POLLOUT }, 1, wait);
         if (*result == PK_OK && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0)
             return fd;
     }
@@ -105,23 +113,40 @@ static int connect_one(const struct pki_switchml *s, const struct sockaddr_stora
     return -1;
 }
 
+/* Each address but the last gets its share of the time that is left: behind it may be nobody who answers. */
+pk_result_t pki_switchml_connect(struct pki_switchml *s, const struct sockaddr_storage *addresses, int count,
+                                 const struct pki_wait *wait)
+{
+    pk_result_t result = PK_OK;
+
+    for (int i = 0; i < count; i++) {
+        const uint64_t now = pki_now_ns(), left = wait->deadline_ns > now ? wait->deadline_ns - now : 0;
+        struct pki_wait share = *wait;
+
+        share.deadline_ns = now + left / (unsigned)(count - i);
+        s->connection = connect_one(&addresses[i], &share, &result);
+        if (s->connection >= 0) {
+            pki_switchml_keep_alive(s->connection);
+            pki_fork_guard(s->connection);
+            s->peer = addresses[i];
+            return PK_OK;
+        }
+        if (result != PK_OK && result != PK_IN_PROGRESS)
+            break;
+    }
+    return result != PK_OK ? ended(s, result, wait, "no connection")
+                           : pki_fail_errno(PK_ERR_PEER, NULL, "%s cannot be reached", s->name);
+}
+
 static pk_result_t connect_to(struct pki_switchml *s, const struct pki_switchml_settings *settings, const struct pki_wait *wait)
 {
     struct sockaddr_storage addresses[PKI_RESOLVE_MAX];
     int count = 0;
     pk_result_t result = look_up(s, settings->host, wait, addresses, &count);
 
-    for (int i = 0; i < count && result == PK_OK; i++) {
+    for (int i = 0; i < count; i++)
         pki_netif_set_port(&addresses[i], settings->port);
-        s->connection = connect_one(s, &addresses[i], wait, &result);
-        if (s->connection < 0)
-            continue;
-        pki_switchml_keep_alive(s->connection);
-        pki_fork_guard(s->connection);
-        s->peer = addresses[i];
-        return PK_OK;
-    }
-    return result != PK_OK ? result : pki_fail_errno(PK_ERR_PEER, NULL, "%s cannot be reached", s->name);
+    return result == PK_OK ? pki_switchml_connect(s, addresses, count, wait) : result;
 }
 
 /* ---- packets ---- */
@@ -185,10 +210,12 @@ static pk_result_t connect_datagrams(struct pki_switchml *s, uint16_t port)
 static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_join *join, uint16_t port,
                             struct pki_switchml_answer *answer)
 {
-    struct pki_switchml_hello hello = {
-        .rank = (uint32_t)join->rank, .workers = (uint32_t)join->size, .elements = s->elements, .window = s->window, .port = port,
-        .threads = (uint16_t)s->nslices
-    };
+    struct pki_switchml_hello hello = { .rank = (uint32_t)join->rank,
+                                        .workers = (uint32_t)join->size,
+                                        .elements = s->elements,
+                                        .window = s->window,
+                                        .port = port,
+                                        .threads = (uint16_t)s->nslices };
     const char *after = s->nslices == 1
                             ? "after this rank's proof (does it use another PK_SECRET_FILE?)"
                             : "after this rank's proof (another PK_SECRET_FILE, or a version without num_worker_threads?)";

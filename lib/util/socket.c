@@ -28,7 +28,7 @@ union control {
     char room[CMSG_SPACE(sizeof(int) * PKI_FRAME_FDS)];
 };
 
-static bool is_cancelled(const struct pki_wait *wait)
+bool pki_is_cancelled(const struct pki_wait *wait)
 {
     return wait->cancel != NULL && atomic_load_explicit(wait->cancel, memory_order_acquire);
 }
@@ -44,7 +44,7 @@ pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wa
 
         pk_result_t news;
 
-        if (is_cancelled(wait))
+        if (pki_is_cancelled(wait))
             return PK_ERR_ABORTED;
         ready = ppoll(fds, (nfds_t)count, &timeout, NULL);
         if (ready > 0)
@@ -67,7 +67,7 @@ static pk_result_t wait_one(int fd, short events, const struct pki_wait *wait, c
 
     if (result == PK_IN_PROGRESS)
         return pki_fail(PK_ERR_TIMEOUT, where, "deadline passed while %s", doing);
-    if (result == PK_ERR_ABORTED && is_cancelled(wait))
+    if (result == PK_ERR_ABORTED && pki_is_cancelled(wait))
         return pki_fail(PK_ERR_ABORTED, where, "aborted while %s", doing);
     return result;
 }

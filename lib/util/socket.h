@@ -6,6 +6,7 @@
 
 #include <poll.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,6 +20,9 @@ struct pki_wait {
     pk_result_t (*listen)(void *arg); /* NULL, or asked every 20 ms in which nothing came: other than PK_OK ends the wait */
     void *arg;
 };
+
+/* Where a wait ended with PK_ERR_ABORTED: by *cancel, and there is no error record; or else by listen, which has made one. */
+bool pki_is_cancelled(const struct pki_wait *wait);
 
 /* Wait until one of `fds` is ready. PK_OK: one is (revents are set). PK_IN_PROGRESS: the deadline has passed. PK_ERR_ABORTED:
  * *cancel was set; it is looked at every 20 ms. Neither of these two makes an error record: the caller knows what is missing.

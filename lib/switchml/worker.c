@@ -118,7 +118,8 @@ static uint64_t timeout(const struct pki_switchml_worker *w)
 static void be_patient_again(struct pki_switchml_worker *w)
 {
     w->doublings = 0;
-    w->doubled_at = w->resends + w->timing.threshold;
+    w->threshold = w->timing.threshold;
+    w->doubled_at = w->resends + w->threshold;
     w->in_a_row = 0;
 }
 
@@ -188,7 +189,9 @@ static void count_resend(struct pki_switchml_worker *w)
     w->in_a_row = 0;
     if (++w->resends < w->doubled_at)
         return;
-    w->doubled_at = w->resends + w->timing.threshold + w->timing.increment;
+    if (w->threshold <= UINT32_MAX / 2)
+        w->threshold += w->timing.increment;
+    w->doubled_at = w->resends + w->threshold;
     if (timeout(w) < PKI_SWITCHML_TIMEOUT_MAX_NS)
         w->doublings++;
 }

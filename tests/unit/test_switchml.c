@@ -298,6 +298,38 @@ Test(switchml, timers_double_and_come_back)
     pki_switchml_worker_close(&w);
 }
 
+/* After four, then six more, then eight more; then a window of replies, and it begins anew. */
+Test(switchml, timers_double_more_and_more_slowly)
+{
+    const struct pki_switchml_timing timing = { .timeout_ns = 10, .threshold = 4, .increment = 2 };
+    struct pki_switchml_worker w;
+    uint64_t now = 0, last = 10;
+    uint32_t doubled[3] = { 0 }, n = 0, next[2];
+
+    cr_assert_eq(pki_switchml_worker_init(&w, 0, 1, &timing), PK_OK);
+    pki_switchml_worker_begin(&w, 2, 1, now);
+    for (uint32_t sent = 1; n < 3; sent++) {
+        now = pki_switchml_worker_due(&w);
+        cr_assert_eq(pki_switchml_worker_late(&w, now), 0);
+        if (pki_switchml_worker_due(&w) - now == last)
+            continue;
+        cr_assert_eq(pki_switchml_worker_due(&w) - now, 2 * last);
+        last *= 2;
+        doubled[n++] = sent;
+    }
+    cr_assert(doubled[0] == 4 && doubled[1] == 10 && doubled[2] == 18, "%u, %u, %u", doubled[0], doubled[1], doubled[2]);
+    cr_assert(pki_switchml_worker_reply(&w, &(struct pki_switchml_packet){ .index = 0 }, now, next));
+    for (int sent = 1; sent <= 4; sent++) {
+        const uint64_t due = pki_switchml_worker_due(&w);
+
+        cr_assert_eq(due - now, 10, "after %d it is not as at first", sent - 1);
+        now = due;
+        cr_assert_eq(pki_switchml_worker_late(&w, now), 1);
+    }
+    cr_assert_eq(pki_switchml_worker_due(&w) - now, 20);
+    pki_switchml_worker_close(&w);
+}
+
 static void answer(struct pki_switchml_worker *w, uint32_t id, uint64_t now, uint32_t next)
 {
     const struct pki_switchml_packet reply = { .id = id, .index = pki_switchml_worker_index(w, id) };
@@ -513,6 +545,7 @@ Test(switchml, settings)
     char unknown[] = "[general]\ncontroller_ip = h\npackets = 3\n", no_host[] = "[general]\n",
          number[] = "controller_ip = h\ntimeout = 0\n", no_thread[] = "controller_ip = h\nnum_worker_threads = 0\n",
          many[] = "controller_ip = h\nnum_worker_threads = 17\n",
+         increment[] = "controller_ip = h\ntimeout_threshold_increment = 0\n",
          few[] = "num_worker_threads = 3\nmax_outstanding_packets = 2\ncontroller_ip = h\n";
     pk_error_info_t info = { .struct_size = sizeof info };
 
@@ -524,6 +557,7 @@ Test(switchml, settings)
     cr_assert_eq(pki_switchml_settings_parse(number, "file", &s), PK_ERR_ARG);
     cr_assert_eq(pki_switchml_settings_parse(no_thread, "file", &s), PK_ERR_ARG);
     cr_assert_eq(pki_switchml_settings_parse(many, "file", &s), PK_ERR_ARG);
+    cr_assert_eq(pki_switchml_settings_parse(increment, "file", &s), PK_ERR_ARG);
     cr_assert_eq(pki_switchml_settings_parse(few, "file", &s), PK_ERR_ARG);
     cr_assert(pk_last_error(&info) == PK_OK && strstr(info.text, "file: max_outstanding_packets is 2") != NULL, "%s", info.text);
     cr_assert_eq(pki_switchml_settings_read("[fe80::1%eth0]:7", &s), PK_OK);

@@ -237,6 +237,11 @@ bool pki_datagrams_is_passing(int error)
            error == ENOMEM;
 }
 
+size_t pki_datagrams_memory(uint32_t elements)
+{
+    return elements == 64 ? PKI_SWITCHML_SMALL_PACKET_MEMORY : PKI_SWITCHML_PACKET_MEMORY;
+}
+
 /* ---- send ---- */
 
 static bool takes(const struct pki_datagrams *d, const struct train *t, size_t bytes)

@@ -154,7 +154,7 @@ static pk_result_t connect_to(struct pki_switchml *s, const struct pki_switchml_
 /* All sockets, at ports in a row from *port on; 0: from any. PK_IN_PROGRESS: one is in use, and *port is the one behind it. */
 static pk_result_t open_row(struct pki_switchml *s, struct sockaddr_storage *own, uint32_t *port)
 {
-    const size_t bytes = (size_t)s->window / s->nslices * PKI_SWITCHML_PACKET_MEMORY * 2;
+    const size_t bytes = (size_t)s->window / s->nslices * pki_datagrams_memory(s->elements) * 2;
     pk_result_t result = PK_OK;
     uint32_t i;
 

@@ -240,3 +240,39 @@ Test(switchml_slice, replies_of_other_operations)
     cr_assert_eq(poll_once(s, &done), PK_ERR_MISMATCH);
     end(s, other, aggregator);
 }
+
+static void count_packets(void *arg, const unsigned char *packet, size_t bytes, const struct sockaddr_storage *from)
+{
+    (void)packet;
+    (void)bytes;
+    (void)from;
+    ++*(size_t *)arg;
+}
+
+/* As many packets as a receive buffer is said to hold find room in it. */
+Test(switchml_slice, what_packets_take_of_a_receive_buffer)
+{
+    static const uint32_t elements[] = { 64, 256 };
+    static const unsigned char packet[PKI_SWITCHML_PACKET_MAX];
+
+    for (int k = 0; k < 2; k++) {
+        struct sockaddr_storage own;
+        struct pki_datagrams d;
+        size_t most, came = 0;
+        int n, sender = udp(0);
+
+        loopback(&own, 0);
+        cr_assert_eq(pki_datagrams_open(&d, &own, 100000, PKI_DATAGRAMS_PLAIN), PK_OK);
+        most = d.buffer_bytes / pki_datagrams_memory(elements[k]);
+        for (size_t i = 0; i < most; i++)
+            cr_assert_gt(sendto(sender, packet, pki_switchml_packet_bytes(elements[k]), 0, (struct sockaddr *)&own,
+                                sizeof(struct sockaddr_in)),
+                         0);
+        while ((n = pki_datagrams_receive(&d, count_packets, &came)) > 0)
+            ;
+        cr_assert_eq(n, 0);
+        cr_assert_eq(came, most, "%zu of %zu packets of %u values", came, most, elements[k]);
+        pki_datagrams_close(&d);
+        close(sender);
+    }
+}

@@ -7,8 +7,6 @@
 #include "server.h"
 #include "util/netif.h"
 
-#define KERNEL_BYTES 1024u /* that the kernel needs for a packet beside its bytes */
-
 static struct job *find(struct server *s, const unsigned char *id)
 {
     for (struct pki_list *n = s->jobs.next; n != &s->jobs; n = n->next) {
@@ -20,11 +18,12 @@ static struct job *find(struct server *s, const unsigned char *id)
     return NULL;
 }
 
-/* Of each thread, one at least. All packets that workers have on their way must find room in the receive buffer: what does not is
- * lost, and sent again 10 ms later. */
+/* Of each thread, one at least. All packets that the workers of one job have on their way find room in the receive buffer: what
+ * does not is lost, and sent again 10 ms later at most. Jobs that are at work at the same time may lose some so: seldom do all
+ * packets of all of them wait. */
 static uint32_t window_for(const struct server *s, const struct pki_switchml_hello *h)
 {
-    size_t room = s->datagrams.buffer_bytes / (h->workers * (pki_switchml_packet_bytes(h->elements) + KERNEL_BYTES));
+    size_t room = s->datagrams.buffer_bytes / (h->workers * pki_datagrams_memory(h->elements));
     uint32_t window = h->window < s->window_most ? h->window : s->window_most;
 
     if (room < window)

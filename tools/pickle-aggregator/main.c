@@ -48,7 +48,7 @@ static int usage(void)
           "[--plain]\n"
           "  --address   where workers connect and send packets (127.0.0.1)\n"
           "  --port      TCP for connections and UDP for packets (48864); 0: any, the first line says which\n"
-          "  --window    packets that a worker may have on its way at most (8191)\n"
+          "  --window    packets that a worker may have on its way at most (8191), but one for each of its threads\n"
           "  --poll      never sleep: a core for lower latency\n"
           "  --stats     a line of counts every so many seconds; SIGUSR1 gives one, and the end\n"
           "  --quiet     say nothing of workers that come and go\n"

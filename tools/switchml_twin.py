@@ -24,6 +24,7 @@ import threading
 import time
 
 MAGIC = b"PKSW"
+VERSION = 2
 HEADER = struct.Struct(">BB4sHbb")
 GREETING, HELLO, ANSWER = 40, 108, 140
 INT32_MAX = 2147483647
@@ -157,7 +158,7 @@ class Aggregator:
     def accept(self, _):
         connection, peer = self.listener.accept()
         nonce = os.urandom(32)
-        connection.sendall(MAGIC + struct.pack(">I", 1) + nonce)
+        connection.sendall(MAGIC + struct.pack(">I", VERSION) + nonce)
         state = {"nonce": nonce, "peer": peer, "have": b"", "worker": None}
         self.selector.register(connection, selectors.EVENT_READ, lambda c: self.hear(c, state))
 
@@ -190,7 +191,9 @@ class Aggregator:
         if hello[:4] != MAGIC or not hmac.compare_digest(right, hello[76:]):
             return False
         version, identity, rank, workers, elements, window, port, threads = struct.unpack_from(">I16sIIIIHH", hello, 4)
-        job = self.jobs.setdefault(identity, Job(workers, elements, threads if version == 2 else 1, window))
+        if version != VERSION:
+            return False
+        job = self.jobs.setdefault(identity, Job(workers, elements, threads, window))
         for thread in range(job.threads):
             job.address[rank, thread] = (state["peer"][0], port + thread)
             self.senders[job.address[rank, thread]] = (job, rank, thread)
@@ -275,10 +278,10 @@ class Worker:
         sockets = ports_in_a_row(options.threads)
         greeting = receive_all(self.connection, GREETING)
         nonce = os.urandom(32)
-        several = options.threads > 1
-        hello = MAGIC + struct.pack(">I16sIIIIHH32s", 2 if several else 1, bytes.fromhex(options.id), options.rank,
-                                    options.workers, options.elements, options.window, sockets[0].getsockname()[1],
-                                    options.threads if several else 0, nonce)
+        if greeting[:8] != MAGIC + struct.pack(">I", VERSION):
+            raise SystemExit("twin worker: no aggregator of this version")
+        hello = MAGIC + struct.pack(">I16sIIIIHH32s", VERSION, bytes.fromhex(options.id), options.rank, options.workers,
+                                    options.elements, options.window, sockets[0].getsockname()[1], options.threads, nonce)
         self.connection.sendall(hello + proof(key, b"pickle switchml hello", greeting[8:], hello))
         answer = receive_all(self.connection, ANSWER)
         if not hmac.compare_digest(proof(key, b"pickle switchml answer", greeting[8:], nonce, answer[:108]), answer[108:]):

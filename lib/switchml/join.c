@@ -216,17 +216,19 @@ static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_jo
                                         .window = s->window,
                                         .port = port,
                                         .threads = (uint16_t)s->nslices };
-    const char *after = s->nslices == 1
-                            ? "after this rank's proof (does it use another PK_SECRET_FILE?)"
-                            : "after this rank's proof (another PK_SECRET_FILE, or a version without num_worker_threads?)";
     struct pki_switchml_greeting greeting;
+    uint32_t version;
     unsigned char bytes[PKI_SWITCHML_ANSWER_BYTES];
     pk_result_t result = receive(s, bytes, PKI_SWITCHML_GREETING_BYTES, &join->wait, "before its first message");
 
     if (result != PK_OK)
         return result;
-    if (!pki_switchml_greeting_unpack(bytes, &greeting))
-        return pki_fail(PK_ERR_PEER, NULL, "%s: the process there is not a pickle-aggregator of this version", s->name);
+    version = pki_switchml_greeting_unpack(bytes, &greeting);
+    if (version == 0)
+        return pki_fail(PK_ERR_PEER, NULL, "%s: the process there is no pickle-aggregator", s->name);
+    if (version != PKI_SWITCHML_SESSION)
+        return pki_fail(PK_ERR_PEER, NULL, "%s speaks version %u of its session, and this rank version %u", s->name, version,
+                        PKI_SWITCHML_SESSION);
     memcpy(hello.id, join->id, sizeof hello.id);
     result = pki_auth_random(hello.nonce, sizeof hello.nonce);
     if (result == PK_OK)
@@ -234,7 +236,7 @@ static pk_result_t exchange(struct pki_switchml *s, const struct pki_switchml_jo
     if (result == PK_OK)
         result = pki_send_all(s->connection, bytes, PKI_SWITCHML_HELLO_BYTES, &join->wait, NULL);
     if (result == PK_OK)
-        result = receive(s, bytes, sizeof bytes, &join->wait, after);
+        result = receive(s, bytes, sizeof bytes, &join->wait, "after this rank's proof (does it use another PK_SECRET_FILE?)");
     if (result != PK_OK)
         return result;
     if (!pki_switchml_answer_unpack(bytes, join->key, &greeting, &hello, answer))

@@ -22,17 +22,10 @@ void pki_switchml_keep_alive(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-#define VERSION 1u
 #define MAC_BYTES PKI_HASH_BYTES
 #define HELLO_LABEL "pickle switchml hello"
 #define ANSWER_LABEL "pickle switchml answer"
 #define PROVEN_MAX (32 + 2 * PKI_SWITCHML_NONCE_BYTES + PKI_SWITCHML_ANSWER_BYTES)
-
-/* Of a hello. An aggregator that knows one port of each worker has to refuse those of several. */
-static uint32_t version_for(uint32_t threads)
-{
-    return threads > 1 ? VERSION + 1 : VERSION;
-}
 
 static const unsigned char magic[4] = { 'P', 'K', 'S', 'W' };
 
@@ -60,14 +53,14 @@ static size_t add(unsigned char *to, size_t at, const void *bytes, size_t n)
 void pki_switchml_greeting_pack(const struct pki_switchml_greeting *g, unsigned char out[PKI_SWITCHML_GREETING_BYTES])
 {
     memcpy(out, magic, sizeof magic);
-    put(out + 4, VERSION, 4);
+    put(out + 4, PKI_SWITCHML_SESSION, 4);
     memcpy(out + 8, g->nonce, sizeof g->nonce);
 }
 
-bool pki_switchml_greeting_unpack(const unsigned char in[PKI_SWITCHML_GREETING_BYTES], struct pki_switchml_greeting *g)
+uint32_t pki_switchml_greeting_unpack(const unsigned char in[PKI_SWITCHML_GREETING_BYTES], struct pki_switchml_greeting *g)
 {
     memcpy(g->nonce, in + 8, sizeof g->nonce);
-    return memcmp(in, magic, sizeof magic) == 0 && get(in + 4, 4) == VERSION;
+    return memcmp(in, magic, sizeof magic) == 0 ? get(in + 4, 4) : 0;
 }
 
 /* Bound to the connection by the nonces, so that a proof that was heard is of no use in another one. */
@@ -99,14 +92,14 @@ pk_result_t pki_switchml_hello_pack(const struct pki_switchml_hello *h, const un
 {
     memset(out, 0, PKI_SWITCHML_HELLO_BYTES);
     memcpy(out, magic, sizeof magic);
-    put(out + 4, version_for(h->threads), 4);
+    put(out + 4, PKI_SWITCHML_SESSION, 4);
     memcpy(out + 8, h->id, sizeof h->id);
     put(out + 24, h->rank, 4);
     put(out + 28, h->workers, 4);
     put(out + 32, h->elements, 4);
     put(out + 36, h->window, 4);
     put(out + 40, h->port, 2);
-    put(out + 42, h->threads > 1 ? h->threads : 0, 2);
+    put(out + 42, h->threads, 2);
     memcpy(out + 44, h->nonce, sizeof h->nonce);
     return prove_hello(out, key, g, out + PKI_SWITCHML_HELLO_BYTES - MAC_BYTES);
 }
@@ -121,11 +114,9 @@ static bool makes_sense(const struct pki_switchml_hello *h)
 bool pki_switchml_hello_unpack(const unsigned char in[PKI_SWITCHML_HELLO_BYTES], const unsigned char *key,
                                const struct pki_switchml_greeting *g, struct pki_switchml_hello *h)
 {
-    const uint32_t version = get(in + 4, 4);
     unsigned char mac[MAC_BYTES];
 
-    if (memcmp(in, magic, sizeof magic) != 0 || (version != VERSION && version != VERSION + 1) ||
-        prove_hello(in, key, g, mac) != PK_OK ||
+    if (memcmp(in, magic, sizeof magic) != 0 || get(in + 4, 4) != PKI_SWITCHML_SESSION || prove_hello(in, key, g, mac) != PK_OK ||
         !pki_auth_equal(mac, in + PKI_SWITCHML_HELLO_BYTES - MAC_BYTES, MAC_BYTES))
         return false;
     memcpy(h->id, in + 8, sizeof h->id);
@@ -134,7 +125,7 @@ bool pki_switchml_hello_unpack(const unsigned char in[PKI_SWITCHML_HELLO_BYTES],
     h->elements = get(in + 32, 4);
     h->window = get(in + 36, 4);
     h->port = (uint16_t)get(in + 40, 2);
-    h->threads = version == VERSION ? 1 : (uint16_t)get(in + 42, 2);
+    h->threads = (uint16_t)get(in + 42, 2);
     memcpy(h->nonce, in + 44, sizeof h->nonce);
     return makes_sense(h);
 }

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -103,6 +104,37 @@ static pk_result_t count_looks(void *arg)
 {
     ++*(int *)arg;
     return PK_OK;
+}
+
+static void *greet(void *arg)
+{
+    static const unsigned char versions[] = { 1, 3, 2 };
+
+    for (int i = 0; i < 3; i++) {
+        unsigned char greeting[PKI_SWITCHML_GREETING_BYTES] = { 'P', 'K', 'S', i == 2 ? 'X' : 'W', 0, 0, 0, versions[i] };
+        int fd = accept(*(int *)arg, NULL, NULL);
+
+        cr_assert_eq(send(fd, greeting, sizeof greeting, MSG_NOSIGNAL), (ssize_t)sizeof greeting);
+        (void)recv(fd, greeting, 1, 0);
+        close(fd);
+    }
+    return NULL;
+}
+
+Test(switchml_join, aggregators_of_other_versions)
+{
+    const struct pki_wait wait = { .deadline_ns = pki_now_ns() + LONG_NS };
+    struct sockaddr_storage address;
+    pthread_t thread;
+    char where[32];
+    int fd = listener(16, &address, where);
+
+    cr_assert_eq(pthread_create(&thread, NULL, greet, &fd), 0);
+    expect(where, wait, PK_ERR_PEER, "speaks version 1 of its session, and this rank version 2");
+    expect(where, wait, PK_ERR_PEER, "speaks version 3 of its session, and this rank version 2");
+    expect(where, wait, PK_ERR_PEER, "the process there is no pickle-aggregator");
+    pthread_join(thread, NULL);
+    close(fd);
 }
 
 /* The first address answers nobody: its listener has as many connections as it may have. */

@@ -12,7 +12,7 @@
 
 #include "pickle/base.h"
 
-#define PKI_SWITCHML_SESSION 2u /* version: 1 had no threads and no marks of the operation's number */
+#define PKI_SWITCHML_SESSION 2u /* version */
 #define PKI_SWITCHML_KEY_BYTES 16
 #define PKI_SWITCHML_NONCE_BYTES 32
 #define PKI_SWITCHML_ID_BYTES 16
@@ -49,7 +49,8 @@ void pki_switchml_keep_alive(int fd);
 
 void pki_switchml_greeting_pack(const struct pki_switchml_greeting *greeting, unsigned char out[PKI_SWITCHML_GREETING_BYTES]);
 /* The version of who has sent it, 0: it is none. With another one than PKI_SWITCHML_SESSION nothing more is understood. */
-uint32_t pki_switchml_greeting_unpack(const unsigned char in[PKI_SWITCHML_GREETING_BYTES], struct pki_switchml_greeting *greeting);
+uint32_t pki_switchml_greeting_unpack(const unsigned char in[PKI_SWITCHML_GREETING_BYTES],
+                                      struct pki_switchml_greeting *greeting);
 
 /* Packing fails only where the crypto library does (recorded). Unpacking: false where the bytes make no sense or prove nothing;
  * no field is used before the proof has been looked at. */

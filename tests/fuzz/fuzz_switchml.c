@@ -3,9 +3,12 @@
  * What anybody can send to an aggregator or a rank that one sums for: datagrams, the three messages that begin a session, and the
  * file that says where the aggregator is.
  */
+#include <arpa/inet.h>
 #include <string.h>
 
 #include "switchml/aggregator.h"
+#include "switchml/internal.h"
+#include "switchml/marks.h"
 #include "switchml/session.h"
 #include "switchml/settings.h"
 #include "switchml/worker.h"
@@ -88,6 +91,105 @@ static void fuzz_worker(const uint8_t *data, size_t size)
     pki_switchml_worker_close(&w);
 }
 
+#define BASE 16 /* of a thread that is not the first one */
+#define UNITS_MAX 10
+
+/* A rank whose packets go nowhere. */
+static struct pki_switchml *session(void)
+{
+    static struct pki_switchml s = { .nslices = 1, .elements = ELEMENTS, .size = WORKERS, .id = { 7 } };
+    const struct pki_switchml_timing timing = { .timeout_ns = 100, .least_ns = 5, .threshold = 3, .increment = 2 };
+    struct sockaddr_in *peer = (struct sockaddr_in *)&s.peer;
+    struct pki_switchml_slice *l = &s.slices[0];
+
+    if (l->session == NULL) {
+        struct sockaddr_storage own = { .ss_family = AF_INET };
+
+        require(pki_datagrams_open(&l->datagrams, &own, 4096, PKI_DATAGRAMS_PLAIN) == PK_OK);
+        l->datagrams.loss = 1ull << 32;
+        l->session = &s;
+        *peer = (struct sockaddr_in){ .sin_family = AF_INET, .sin_port = htons(5), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    }
+    pki_switchml_worker_close(&l->worker);
+    require(pki_switchml_worker_init(&l->worker, BASE, SLOTS, &timing) == PK_OK);
+    return &s;
+}
+
+/* What the data says, or most of the time what the worker waits for but for one field. */
+static size_t make_reply(const struct pki_switchml *s, const uint8_t data[12], unsigned char *datagram)
+{
+    const struct pki_switchml_worker *w = &s->slices[0].worker;
+    const uint32_t id = w->flights[data[1] % SLOTS].id;
+    struct pki_switchml_packet p = { .id = id, .job = w->job };
+    const bool exponent = s->job.floats && id < s->slices[0].units;
+
+    memcpy(datagram, data + 1, PKI_SWITCHML_HEADER_BYTES);
+    memset(datagram + PKI_SWITCHML_HEADER_BYTES, data[11], 4 * ELEMENTS);
+    if ((data[0] & 3) == 0 || id == PKI_SWITCHML_NONE)
+        return (data[0] & 4) != 0 ? data[11] : PKI_SWITCHML_HEADER_BYTES + 4 * ELEMENTS;
+    p.index = pki_switchml_worker_index(w, id);
+    p.exponents[0] = (int8_t)data[9];
+    pki_switchml_mark(s->job.operation, exponent, &p);
+    if ((data[0] & 0x38) == 0x38)
+        p.exponents[1] = (int8_t)data[10];
+    if ((data[0] & 0x38) == 0x30)
+        p.job ^= data[2];
+    if ((data[0] & 0x38) == 0x28)
+        p.id ^= data[2];
+    if ((data[0] & 0x38) == 0x20)
+        p.index ^= data[2];
+    pki_switchml_pack(&p, ELEMENTS, datagram);
+    return PKI_SWITCHML_HEADER_BYTES + 4 * ELEMENTS;
+}
+
+/* One datagram, of the aggregator or not: a stranger's changes nothing, and a unit has its sums when its packet has come. */
+static void fuzz_datagram(struct pki_switchml *s, const uint8_t data[12])
+{
+    static unsigned char made[PKI_SWITCHML_PACKET_MAX];
+    struct pki_switchml_slice *l = &s->slices[0];
+    struct sockaddr_storage from = s->peer;
+    const uint32_t replies = l->worker.replies;
+    const bool stranger = data[0] >= 0xf0;
+    const size_t bytes = make_reply(s, data, made);
+    unsigned char *datagram = malloc(bytes > 0 ? bytes : 1);
+
+    require(datagram != NULL);
+    memcpy(datagram, made, bytes);
+    if (stranger)
+        ((struct sockaddr_in *)&from)->sin_port ^= data[2];
+    l->now++;
+    pki_switchml_slice_take(l, datagram, bytes, &from);
+    require(l->worker.replies == replies || (l->worker.replies == replies + 1 && (!stranger || data[2] == 0)));
+    require(!atomic_load(&l->disagree) || l->mixed >= 3);
+    free(datagram);
+}
+
+/* Replies to allreduces one after the other, of floats and integers; buffers are as long as these are. */
+static void fuzz_reply(const uint8_t *data, size_t size)
+{
+    struct pki_switchml *s = session();
+
+    for (uint64_t number = 1; size >= 2; number += 4) {
+        const size_t count = 1 + (data[0] * 3 + data[1]) % (UNITS_MAX * ELEMENTS);
+        float *in = malloc(4 * count), *out = malloc(4 * count);
+
+        require(in != NULL && out != NULL);
+        memset(in, data[1], 4 * count);
+        memset(out, 0, 4 * count);
+        require(pki_switchml_begin(s, in, out, count, (data[0] & 1) != 0 ? PK_F32 : PK_INT32, number, data[1] & 1) == PK_OK);
+        data += 2;
+        size -= 2;
+        for (; size >= 12 && !pki_switchml_slice_over(&s->slices[0]); data += 12, size -= 12)
+            fuzz_datagram(s, data);
+        for (size_t u = 0; u < s->job.units && pki_switchml_worker_done(&s->slices[0].worker); u++)
+            require(s->job.summed[u] != (s->job.floats && !pki_switchml_unit_fits(&s->slices[0], u)));
+        free(in);
+        free(out);
+        if (!pki_switchml_worker_done(&s->slices[0].worker))
+            return;
+    }
+}
+
 /* As it came, which proves nothing; and with the proof that its own fields have. */
 static void fuzz_hello(const uint8_t *data, size_t size)
 {
@@ -150,5 +252,6 @@ static void fuzz_settings(const uint8_t *data, size_t size)
 
 const struct fuzz_target fuzz_targets[] = {
     { "aggregator", fuzz_aggregator }, { "worker", fuzz_worker },     { "hello", fuzz_hello },
-    { "answer", fuzz_answer },         { "settings", fuzz_settings }, { NULL, NULL },
+    { "answer", fuzz_answer },         { "settings", fuzz_settings }, { "reply", fuzz_reply },
+    { NULL, NULL },
 };

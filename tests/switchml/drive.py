@@ -428,11 +428,13 @@ def other_calls():
     codes, said = finish(start(2, ("mismatch",), PK_SWITCHML=at, PK_TIMEOUT_MS=20000))
     good = all(c == 4 for c in codes) and "packets of another operation" in said
     check("ranks disagree on the count", good, "%s\n%s" % (codes, said))
-    for fallback in (None, 1):
-        codes, said = finish(start(2, ("empty",), PK_SWITCHML=at, PK_SWITCHML_FALLBACK=fallback, PK_TIMEOUT_MS=20000))
+    twin = Aggregator(True) # it makes the largest marks, as a switch does
+    for port, fallback in ((aggregator.port, None), (aggregator.port, 1), (twin.port, None)):
+        codes, said = finish(start(2, ("empty",), PK_SWITCHML=where(port), PK_SWITCHML_FALLBACK=fallback, PK_TIMEOUT_MS=20000))
         good = 4 in codes and all(c in (4, 5) for c in codes) and "packets of another operation" in said
-        name = "one rank's call has no elements%s" % (", with fallback" if fallback else "")
+        name = "one rank's call has no elements%s%s" % (", twin" if port == twin.port else "", ", with fallback" if fallback else "")
         check(name, good, "%s\n%s" % (codes, said))
+    twin.stop()
     codes, said = finish(start(2, ("double",), PK_SWITCHML=at))
     check("another type", all(c == 4 for c in codes) and "sums of f32 and int32 alone" in said, "%s\n%s" % (codes, said))
     codes, said = finish(start(2, ("double",), PK_SWITCHML=at, PK_SWITCHML_FALLBACK=1))

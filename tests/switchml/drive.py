@@ -432,8 +432,8 @@ def other_calls():
     for port, fallback in ((aggregator.port, None), (aggregator.port, 1), (twin.port, None)):
         codes, said = finish(start(2, ("empty",), PK_SWITCHML=where(port), PK_SWITCHML_FALLBACK=fallback, PK_TIMEOUT_MS=20000))
         good = 4 in codes and all(c in (4, 5) for c in codes) and "packets of another operation" in said
-        name = "one rank's call has no elements%s%s" % (", twin" if port == twin.port else "", ", with fallback" if fallback else "")
-        check(name, good, "%s\n%s" % (codes, said))
+        how = ", twin" if port == twin.port else ", with fallback" if fallback else ""
+        check("one rank's call has no elements" + how, good, "%s\n%s" % (codes, said))
     twin.stop()
     codes, said = finish(start(2, ("double",), PK_SWITCHML=at))
     check("another type", all(c == 4 for c in codes) and "sums of f32 and int32 alone" in said, "%s\n%s" % (codes, said))
@@ -510,7 +510,8 @@ def several():
     for threads in (2, 4):
         job(2, 64, 10000, window=20)
         job(3, 256, 0, arguments=("few",), window=4)
-    job(2, 64, 10000, twin=True, arguments=("few",), window=32, mix=50000)
+    # of 200 packets: e^-20 is the chance that none is lost
+    job(2, 64, 100000, twin=True, arguments=("few",), window=32, mix=100000)
     twin_workers(2, 64, 10000, "float", mix=50000)
     killed()
     survived("the aggregator is killed", 2, signal.SIGKILL)

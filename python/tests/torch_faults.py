@@ -4,7 +4,7 @@ end of the process. Each cell is two processes: the one at fault does what the c
 exception. Host tensors go over the backend "pickle", tensors of GPUs over the backend "nccl" under pickle-nccl.
 
 usage: torch_faults.py [CELL...]      as in kill-collective; "each": rank 1's 18, without backward; without a name all
-       pickle-nccl -- torch_faults.py --cuda [CELL...]"""
+       pickle-nccl -- torch_faults.py --cuda [CELL...]     without a name "each": torch raises nothing in backward there"""
 import datetime
 import os
 import signal
@@ -52,7 +52,9 @@ def seen_by_the_other(name):
 
 def operate(where, rank, count=4):
     device = device_of(rank)
-    if where == "collective":
+    if where == "collective" and CUDA: # one that is waited for: torch does not look for errors behind others
+        dist.all_reduce(torch.zeros(count, device=device), async_op=True).wait(datetime.timedelta(seconds=DEADLINE))
+    elif where == "collective":
         dist.all_reduce(torch.zeros(count, device=device))
     elif where == "backward": # the operations and their futures are C++'s
         NET[0](torch.ones(count, 20, device=device)).sum().backward()
@@ -137,10 +139,11 @@ def judge(fault, where, guilty, pids):
 
 
 def under_cuda():
-    """Waits of the backend nccl end with exceptions, and its watchdog does not end the process."""
+    """Waits of the backend nccl end with exceptions, its watchdog does not end the process, and init has a deadline, which torch's has not."""
     if "libnccl.so" not in os.environ.get("LD_PRELOAD", ""):
         sys.exit("torch_faults: --cuda wants pickle-nccl: pickle-nccl -- python3 torch_faults.py --cuda")
-    os.environ.update(TORCH_NCCL_BLOCKING_WAIT="1", TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0")
+    os.environ.update(TORCH_NCCL_BLOCKING_WAIT="1", TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0",
+                      PK_TIMEOUT_MS=str(int(1000 * DEADLINE)))
 
 
 def chosen(names):
@@ -158,7 +161,7 @@ def main(names):
     """Run these cells, or all of them. Returns 1 where one failed."""
     global STORE, CUDA
     if "--cuda" in names:
-        names = [name for name in names if name != "--cuda"] or ["all"]
+        names = [name for name in names if name != "--cuda"] or ["each"] # of a rank 0 that does not come torch's store tells, after a minute
         CUDA = True
         under_cuda()
     STORE = Store(DEADLINE)

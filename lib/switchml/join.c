@@ -195,13 +195,28 @@ static pk_result_t open_datagrams(struct pki_switchml *s, uint16_t *port)
     return result;
 }
 
-/* What has come before from others stays in the sockets' queues: pki_switchml_slice_take looks at the sender. */
+/* What has come before: from others, or for an earlier owner of the port. What stays is looked at by pki_switchml_slice_take. */
+static void empty(int fd)
+{
+    char byte;
+
+    for (int left = UINT16_MAX; left > 0 && recv(fd, &byte, 1, MSG_DONTWAIT | MSG_TRUNC) >= 0; left--)
+        ;
+}
+
 static pk_result_t connect_datagrams(struct pki_switchml *s, uint16_t port)
 {
+    socklen_t length = sizeof s->peer;
+
     pki_netif_set_port(&s->peer, port);
-    for (uint32_t i = 0; i < s->nslices; i++)
+    for (uint32_t i = 0; i < s->nslices; i++) {
         if (connect(s->slices[i].datagrams.fd, (struct sockaddr *)&s->peer, pki_netif_bytes(&s->peer)) != 0)
             return pki_fail_errno(PK_ERR_SYSTEM, NULL, "%s: connect of a datagram socket", s->name);
+        empty(s->slices[i].datagrams.fd);
+    }
+    /* Whom the system lets through: of 0.0.0.0 it has made an address of this machine. */
+    if (getpeername(s->slices[0].datagrams.fd, (struct sockaddr *)&s->peer, &length) != 0)
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL, "%s: getpeername of a datagram socket", s->name);
     return PK_OK;
 }
 

@@ -39,7 +39,7 @@ static const struct known {
     { "num_worker_threads", THREADS, 1, PKI_SWITCHML_THREADS_MAX },
     { "timeout", TIMEOUT, 1, 1000 },
     { "timeout_threshold", THRESHOLD, 1, 1000000 },
-    { "timeout_threshold_increment", INCREMENT, 1, 1000000 },
+    { "timeout_threshold_increment", INCREMENT, 0, 1000000 },
     { "rank", NO_USE, 0, 0 },
     { "num_workers", NO_USE, 0, 0 },
     { "backend", NO_USE, 0, 0 },

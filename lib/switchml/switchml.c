@@ -72,10 +72,12 @@ pk_result_t pki_switchml_begin(struct pki_switchml *s, const void *in, void *out
     s->job.operation = pki_switchml_operation(s->id, number, sig);
     s->busy = units > 0 && s->connection >= 0;
     s->standing[0] = '\0';
+    s->failing_since = 0;
     for (uint32_t i = 0; i < s->nslices; i++) {
         s->slices[i].unfit = 0;
         s->slices[i].mixed = 0;
         atomic_store_explicit(&s->slices[i].disagree, false, memory_order_relaxed);
+        atomic_store_explicit(&s->slices[i].passing, 0, memory_order_relaxed);
         atomic_store_explicit(&s->slices[i].heard, now, memory_order_relaxed);
     }
     if (!s->busy)
@@ -115,8 +117,8 @@ static bool all_done(const struct pki_switchml *s)
     return true;
 }
 
-/* An error that may pass, of any slice. The connection may know more of it; if not, a deadline tells of it. */
-static bool has_passed(struct pki_switchml *s)
+/* An error that may pass, of any slice, or 0. The connection may know more of it; if not, a deadline tells of it. */
+static int take_passing(struct pki_switchml *s)
 {
     char why[80];
     int last = 0;
@@ -128,7 +130,15 @@ static bool has_passed(struct pki_switchml *s)
     }
     if (last != 0)
         (void)snprintf(s->standing, sizeof s->standing, "%s (its packets: %s)", s->name, strerror_r(last, why, sizeof why));
-    return last != 0;
+    return last;
+}
+
+/* Such errors for as long as a silent host takes to be gone, and no packet since the first: none comes through. */
+static bool stays(struct pki_switchml *s, uint64_t now)
+{
+    if (s->failing_since == 0 || pki_switchml_silence(s, now) < now - s->failing_since)
+        s->failing_since = now;
+    return now - s->failing_since >= pki_tuning.switchml.gone_ns;
 }
 
 static pk_result_t look_at_errors(struct pki_switchml *s, bool connection)
@@ -154,7 +164,8 @@ pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
 {
     const uint32_t rested = s->threads.resting;
     uint32_t resting;
-    int n;
+    pk_result_t result;
+    int n, passing;
 
     *moved = *done = false;
     if (!s->busy) {
@@ -173,7 +184,12 @@ pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
     *done = !s->busy;
     if (*done)
         return PK_OK;
-    return look_at_errors(s, has_passed(s) || (n == 0 && ++s->looks % PKI_SWITCHML_POLLS == 0));
+    passing = take_passing(s);
+    result = look_at_errors(s, passing != 0 || (n == 0 && ++s->looks % PKI_SWITCHML_POLLS == 0));
+    if (result != PK_OK || passing == 0 || !stays(s, s->slices[0].now))
+        return result;
+    errno = passing;
+    return pki_fail_errno(PK_ERR_PEER, NULL, "%s: no packet comes through", s->name);
 }
 
 void pki_switchml_stop(struct pki_switchml *s)

@@ -189,6 +189,8 @@ VALUE(switchml, uint32_t, overtaken_least, 3)
 VALUE(switchml, uint32_t, overtaken_most, 32)
 /* Replies with marks of two operations until ranks count as calling different ones: the network may have kept fewer. Chosen. */
 VALUE(switchml, uint32_t, mixed_most, 3)
+/* Errors of packets alone end an operation when they have lasted for so long: as keepalive takes for a host that is gone. */
+VALUE(switchml, uint64_t, gone_ns, 12000000000)
 /* Looks in vain of a worker's thread before it sleeps until a packet comes or a timer runs out. As the aggregator. Chosen. */
 VALUE(switchml, unsigned, thread_looks, 20)
 /* Receiving: buffers of a call where the kernel does not join packets; where it does so few that what has come is in the core's

@@ -149,17 +149,17 @@ static void fuzz_datagram(struct pki_switchml *s, const uint8_t data[12])
     struct pki_switchml_slice *l = &s->slices[0];
     struct sockaddr_storage from = s->peer;
     const uint32_t replies = l->worker.replies;
-    const bool stranger = data[0] >= 0xf0;
+    const bool stranger = (data[0] & 0xc0) == 0xc0;
     const size_t bytes = make_reply(s, data, made);
     unsigned char *datagram = malloc(bytes > 0 ? bytes : 1);
 
     require(datagram != NULL);
     memcpy(datagram, made, bytes);
     if (stranger)
-        ((struct sockaddr_in *)&from)->sin_port ^= data[2];
+        ((struct sockaddr_in *)&from)->sin_port ^= (in_port_t)(data[11] | 1);
     l->now++;
     pki_switchml_slice_take(l, datagram, bytes, &from);
-    require(l->worker.replies == replies || (l->worker.replies == replies + 1 && (!stranger || data[2] == 0)));
+    require(l->worker.replies == replies || (l->worker.replies == replies + 1 && !stranger));
     require(!atomic_load(&l->disagree) || l->mixed >= 3);
     free(datagram);
 }

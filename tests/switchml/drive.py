@@ -367,13 +367,16 @@ def garbage():
 
 
 def addresses():
-    """IPv6; a port that another one has, of connections and of packets; an address that is not this machine's."""
+    """IPv6; an address that stands for all of this machine; a port that another one has, of connections and of packets; an address that is
+    not this machine's."""
     aggregator = Aggregator(arguments=("--address", "::1"))
     if "Cannot assign requested address" not in aggregator.first: # there is IPv6
         codes, said = finish(start(2, ("short",), PK_SWITCHML=where(aggregator.port, "::1")))
         check("IPv6", codes == [0, 0] and "algorithm switchml" in said, "%s\n%s" % (codes, said))
     aggregator.stop()
     aggregator = Aggregator()
+    codes, said = finish(start(2, ("short",), PK_SWITCHML=where(aggregator.port, "0.0.0.0")))
+    check("0.0.0.0", codes == [0, 0] and "algorithm switchml" in said, "%s\n%s" % (codes, said))
     in_use = "127.0.0.1:%d: Address already in use"
     for arguments, wanted in ((("--port", str(aggregator.port)), "cannot listen at " + in_use % aggregator.port),
                               (("--port", str(aggregator.packets)),

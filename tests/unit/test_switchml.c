@@ -541,23 +541,21 @@ Test(switchml, settings)
     char file[] =
         "# a comment\n[general]\nrank = 3\ncontroller_ip = 10.0.0.7 ; another\ncontroller_port=50099\npacket_numel = 64\n"
         "max_outstanding_packets = 128\nnum_worker_threads = 3\ntimeout = 5\ntimeout_threshold = 7\ntimeout_threshold_increment = "
-        "8\n[backend.rdma]\nmsg_numel = 1\n";
+        "0\n[backend.rdma]\nmsg_numel = 1\n";
     char unknown[] = "[general]\ncontroller_ip = h\npackets = 3\n", no_host[] = "[general]\n",
          number[] = "controller_ip = h\ntimeout = 0\n", no_thread[] = "controller_ip = h\nnum_worker_threads = 0\n",
          many[] = "controller_ip = h\nnum_worker_threads = 17\n",
-         increment[] = "controller_ip = h\ntimeout_threshold_increment = 0\n",
          few[] = "num_worker_threads = 3\nmax_outstanding_packets = 2\ncontroller_ip = h\n";
     pk_error_info_t info = { .struct_size = sizeof info };
 
     cr_assert_eq(pki_switchml_settings_parse(file, "file", &s), PK_OK);
     cr_assert(strcmp(s.host, "10.0.0.7") == 0 && s.port == 50099 && s.elements == 64 && s.window == 128 && s.threads == 3);
-    cr_assert(s.timing.timeout_ns == 5 * PKI_NS_PER_MS && s.timing.threshold == 7 && s.timing.increment == 8);
+    cr_assert(s.timing.timeout_ns == 5 * PKI_NS_PER_MS && s.timing.threshold == 7 && s.timing.increment == 0);
     cr_assert_eq(pki_switchml_settings_parse(unknown, "file", &s), PK_ERR_ARG);
     cr_assert_eq(pki_switchml_settings_parse(no_host, "file", &s), PK_ERR_ARG);
     cr_assert_eq(pki_switchml_settings_parse(number, "file", &s), PK_ERR_ARG);
     cr_assert_eq(pki_switchml_settings_parse(no_thread, "file", &s), PK_ERR_ARG);
     cr_assert_eq(pki_switchml_settings_parse(many, "file", &s), PK_ERR_ARG);
-    cr_assert_eq(pki_switchml_settings_parse(increment, "file", &s), PK_ERR_ARG);
     cr_assert_eq(pki_switchml_settings_parse(few, "file", &s), PK_ERR_ARG);
     cr_assert(pk_last_error(&info) == PK_OK && strstr(info.text, "file: max_outstanding_packets is 2") != NULL, "%s", info.text);
     cr_assert_eq(pki_switchml_settings_read("[fe80::1%eth0]:7", &s), PK_OK);

@@ -10,6 +10,7 @@
 
 #include "switchml/internal.h"
 #include "switchml/marks.h"
+#include "tuning/tuning.h"
 #include "util/clock.h"
 #include "util/netif.h"
 
@@ -187,6 +188,30 @@ Test(switchml_slice, errors_that_pass)
     end(s, other, aggregator);
 }
 
+/* Those that last are an end, which is named. */
+Test(switchml_slice, errors_that_stay)
+{
+    const uint64_t was = pki_tuning.switchml.gone_ns, until = pki_now_ns() + 60 * PKI_NS_PER_S;
+    struct sockaddr_storage peer;
+    int other, aggregator = aggregator_socket(&peer);
+    struct pki_switchml *s = session(&peer, &other);
+    pk_error_info_t info = { .struct_size = sizeof info };
+    pk_result_t result = PK_OK;
+    bool done;
+
+    pki_tuning.switchml.gone_ns = 5 * PKI_NS_PER_MS;
+    close(aggregator);
+    begin(s);
+    while (result == PK_OK && pki_now_ns() < until)
+        result = poll_once(s, &done);
+    cr_assert_eq(result, PK_ERR_PEER);
+    cr_assert(pk_last_error(&info) == PK_OK && strstr(info.text, "no packet comes through: Connection refused") != NULL, "%s",
+              info.text);
+    pki_tuning.switchml.gone_ns = was;
+    pki_switchml_close(s);
+    close(other);
+}
+
 /* Where the connection has ended it is over at once. */
 Test(switchml_slice, the_connection_knows_better)
 {
@@ -202,7 +227,8 @@ Test(switchml_slice, the_connection_knows_better)
     for (int i = 0; i < 2 && result == PK_OK; i++)
         result = poll_once(s, &done);
     cr_assert_eq(result, PK_ERR_PEER);
-    end(s, other, -1);
+    pki_switchml_close(s);
+    close(other);
 }
 
 /* Replies of an earlier operation count for nothing; of ranks that differ the third one tells. */

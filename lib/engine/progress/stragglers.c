@@ -93,7 +93,7 @@ static void name_else(const struct pki_task *task, char *text, size_t len)
     if (!task->started)
         snprintf(text, len, "(none: this rank's stream has not reached the operation)");
     else if (pki_task_is_switched(task) && pki_switched_waits(task))
-        snprintf(text, len, "(none: packets to or from %.100s)", pki_switched_name(task->engine));
+        snprintf(text, len, "(none: packets to or from %.120s)", pki_switched_name(task->engine));
     else
         snprintf(text, len, task->kind == PKI_MEM_DEVICE ? "(none: what this rank has given to its gpu has not ended)" : "(none: this rank has work left)");
 }

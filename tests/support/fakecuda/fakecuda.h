@@ -125,11 +125,12 @@ void fc_device_uuid(int physical, CUuuid *uuid);
 bool fc_has_dmabuf(void); /* fc_dmabuf.c */
 bool fc_ctx_valid(const struct fc_ctx *ctx);
 
-/* --- memory (fc_range.c, fc_mem.c, fc_ipc.c, fc_vmm.c) --- */
+/* --- memory (fc_range.c, fc_mem.c, fc_pool.c, fc_ipc.c, fc_vmm.c) --- */
 
 enum fc_kind {
     FC_PAGEABLE,  /* no range: ordinary host memory */
     FC_DEVICE,    /* cuMemAlloc */
+    FC_POOL,      /* cuMemAllocAsync, out of the device's default pool */
     FC_IPC,       /* mapped from another process by cuIpcOpenMemHandle */
     FC_VMM,       /* cuMemMap */
     FC_PINNED,    /* cuMemHostAlloc */
@@ -148,11 +149,11 @@ struct fc_range {
     uint64_t id; /* unique, increasing */
     struct fc_ctx *ctx;
     unsigned access; /* VMM: bit d, device d may touch it */
-    unsigned refs;   /* IPC: times opened */
+    unsigned refs;   /* IPC: times opened; of a pool: its free is in a stream */
     unsigned sync_memops;
     struct fc_handle *handle; /* VMM */
     CUipcMemHandle ipc;       /* IPC: what it was opened from */
-    uint64_t block;           /* cuMemAlloc: it lies in; 0: none */
+    uint64_t block;           /* cuMemAlloc, pool: it lies in; 0: none */
 };
 
 /* What an address is, for an operation of `bytes` bytes. */
@@ -180,12 +181,14 @@ void fc_unmap(uintptr_t base, char *alias, size_t bytes);
 int fc_map_at(int fd, size_t bytes, uintptr_t base, char **alias);
 void fc_unmap_at(uintptr_t base, char *alias, size_t bytes);
 uintptr_t fc_reserve(size_t bytes, size_t alignment); /* 0: none */
-/* Where in which block an allocation is to lie; 0: it has none. */
-uintptr_t fc_block_place(int device, size_t bytes, uint64_t *block);
+/* Where in which block an allocation is to lie; 0: it has none. Of a pool all lie in one. */
+uintptr_t fc_block_place(int device, size_t bytes, bool pool, uint64_t *block);
 size_t fc_round(size_t bytes, size_t to);
 void fc_wait_before_free(struct fc_ctx *ctx); /* drops the lock meanwhile */
 void fc_ipc_drop(struct fc_range *range);
 void fc_ctx_free_memory(struct fc_ctx *ctx);
+CUresult fc_device_alloc(enum fc_kind kind, struct fc_ctx *ctx, size_t bytes, CUdeviceptr *pointer); /* takes the lock */
+void fc_device_drop(struct fc_range *range);
 
 /* --- streams and events (fc_stream.c, fc_streamapi.c, fc_exec.c) --- */
 

@@ -6,7 +6,7 @@
 
 static bool on_device(const struct fc_range *r)
 {
-    return r->kind == FC_DEVICE || r->kind == FC_IPC || r->kind == FC_VMM;
+    return r->kind == FC_DEVICE || r->kind == FC_POOL || r->kind == FC_IPC || r->kind == FC_VMM;
 }
 
 /* The width of each attribute, for the zeros that an unknown pointer gives. 0: not an attribute of the table. */
@@ -40,7 +40,7 @@ static uint64_t number_of(const struct fc_range *r, CUpointer_attribute attribut
 {
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        return r->kind == FC_VMM ? 0 : (uint64_t)(uintptr_t)r->ctx;
+        return r->kind == FC_VMM || r->kind == FC_POOL ? 0 : (uint64_t)(uintptr_t)r->ctx;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         return address;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:

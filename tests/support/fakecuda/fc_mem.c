@@ -37,7 +37,7 @@ static CUresult back_with_memfd(struct fc_range *r)
     r->fd = memfd_create("fakecuda", MFD_CLOEXEC);
     if (r->fd < 0)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    r->base = fc_block_place(r->device, r->mapped_bytes, &r->block);
+    r->base = fc_block_place(r->device, r->mapped_bytes, r->kind == FC_POOL, &r->block);
     if (ftruncate(r->fd, (off_t)r->mapped_bytes) == 0)
         failed = r->block != 0 ? fc_map_at(r->fd, r->mapped_bytes, r->base, &r->alias)
                                : fc_map(r->fd, r->mapped_bytes, PAGE, &r->base, &r->alias);
@@ -55,9 +55,8 @@ static void unmap(const struct fc_range *r)
     close(r->fd);
 }
 
-static CUresult device_alloc(CUdeviceptr *pointer, size_t bytes)
+CUresult fc_device_alloc(enum fc_kind kind, struct fc_ctx *ctx, size_t bytes, CUdeviceptr *pointer)
 {
-    struct fc_ctx *ctx = fc_current();
     struct fc_range *r;
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
 
@@ -66,7 +65,7 @@ static CUresult device_alloc(CUdeviceptr *pointer, size_t bytes)
     r = calloc(1, sizeof *r);
     if (r == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    *r = (struct fc_range){ .kind = FC_DEVICE,
+    *r = (struct fc_range){ .kind = kind,
                             .bytes = bytes,
                             .mapped_bytes = fc_round(bytes, PAGE),
                             .device = ctx->device,
@@ -102,11 +101,11 @@ CUresult cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
     CUresult result = fc_enter(__func__, FC_CTX | FC_UNSAFE);
 
     if (result == CUDA_SUCCESS)
-        result = device_alloc(dptr, bytesize);
+        result = fc_device_alloc(FC_DEVICE, fc_current(), bytesize, dptr);
     return fc_leave(__func__, result);
 }
 
-static void device_drop(struct fc_range *r)
+void fc_device_drop(struct fc_range *r)
 {
     fc_range_remove(r);
     unmap(r);
@@ -114,8 +113,15 @@ static void device_drop(struct fc_range *r)
     free(r);
 }
 
+static bool may_be_freed(const struct fc_range *r, uintptr_t address, enum fc_kind kind)
+{
+    if (r == NULL || r->base != address)
+        return false;
+    return r->kind == kind || (kind == FC_DEVICE && r->kind == FC_POOL && r->refs == 0);
+}
+
 /* Like the driver's, waits for all work of the context that owns the memory: free with a stream that waits for a peer, and
- * the call waits for that peer too. */
+ * the call waits for that peer too. Not for memory of a pool. */
 static CUresult range_free(uintptr_t address, enum fc_kind kind, void (*drop)(struct fc_range *))
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
@@ -123,10 +129,11 @@ static CUresult range_free(uintptr_t address, enum fc_kind kind, void (*drop)(st
 
     fc_lock();
     r = fc_range_find(address);
-    if (r != NULL && r->kind == kind && r->base == address) {
+    if (may_be_freed(r, address, kind)) {
         uint64_t id = r->id;
 
-        fc_wait_before_free(r->ctx);
+        if (r->kind != FC_POOL)
+            fc_wait_before_free(r->ctx);
         r = fc_range_find(address);
         if (r != NULL && r->id == id) {
             drop(r);
@@ -142,7 +149,7 @@ CUresult cuMemFree_v2(CUdeviceptr dptr)
     CUresult result = fc_enter(__func__, FC_CTX | FC_UNSAFE);
 
     if (result == CUDA_SUCCESS && dptr != 0)
-        result = range_free(dptr, FC_DEVICE, device_drop);
+        result = range_free(dptr, FC_DEVICE, fc_device_drop);
     return fc_leave(__func__, result);
 }
 
@@ -262,8 +269,8 @@ void fc_ctx_free_memory(struct fc_ctx *ctx)
     while ((r = fc_range_at(i)) != NULL) {
         if (r->ctx != ctx || r->kind == FC_VMM)
             i++;
-        else if (r->kind == FC_DEVICE)
-            device_drop(r);
+        else if (r->kind == FC_DEVICE || r->kind == FC_POOL)
+            fc_device_drop(r);
         else if (r->kind == FC_IPC)
             fc_ipc_drop(r);
         else if (r->kind == FC_PINNED)

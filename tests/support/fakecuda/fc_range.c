@@ -85,7 +85,7 @@ void fc_range_remove(struct fc_range *range)
 
 static bool is_device(enum fc_kind kind)
 {
-    return kind == FC_DEVICE || kind == FC_IPC || kind == FC_VMM;
+    return kind == FC_DEVICE || kind == FC_POOL || kind == FC_IPC || kind == FC_VMM;
 }
 
 CUresult fc_resolve(uintptr_t address, size_t bytes, struct fc_place *place)
@@ -131,6 +131,8 @@ char *fc_access(const struct fc_ctx *ctx, uintptr_t address, size_t bytes)
     switch (place.kind) {
     case FC_VMM:
         return place.access & 1u << ctx->device ? place.alias : NULL;
+    case FC_POOL: /* peer access is another thing than access to a pool */
+        return place.device == ctx->device ? place.alias : NULL;
     case FC_IPC:
         if (r->ctx == ctx)
             return place.alias;

@@ -300,6 +300,51 @@ static void test_memory(void)
     OK(cuMemHostUnregister(host));
 }
 
+/* Memory of the pool: allocated and freed in the order of a stream, at the same address again, for this device alone. */
+static void test_pool(CUcontext context0, CUcontext context1)
+{
+    struct st_words words = st_words_new();
+    CUdeviceptr memory, other;
+    CUstream s = st_stream(), there;
+    CUipcMemHandle ipc;
+    CUmemGenericAllocationHandle handle;
+    unsigned char capable = 1;
+    unsigned type = 9;
+
+    EXPECT(cuMemAllocAsync(&memory, 0, s), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemAllocAsync(&memory, 3 << 20, s));
+    OK(cuPointerGetAttribute(&capable, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, memory));
+    OK(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, memory + 5));
+    CHECK(capable == 0 && type == CU_MEMORYTYPE_DEVICE);
+    EXPECT(cuIpcGetMemHandle(&ipc, memory), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)memory), CUDA_ERROR_INVALID_VALUE); // NOLINT
+    OK(cuCtxSetCurrent(context1));
+    there = st_stream();
+    OK(cuCtxEnablePeerAccess(context0, 0));
+    EXPECT(cuMemsetD32Async(memory, 0, 1, there), CUDA_ERROR_INVALID_VALUE);
+    OK(cuStreamDestroy(there));
+    OK(cuCtxDisablePeerAccess(context0));
+    OK(cuCtxSetCurrent(context0));
+    OK(cuStreamWaitValue32(s, st_word(&words, 0), 1, CU_STREAM_WAIT_VALUE_EQ));
+    OK(cuMemsetD32Async(memory, 41, 1, s));
+    st_add(s, memory, 1, 1);
+    OK(cuMemcpyAsync(st_word(&words, 1), memory, 4, s));
+    OK(cuMemFreeAsync(memory, s)); /* behind all that uses it */
+    EXPECT(cuMemFreeAsync(memory, s), CUDA_ERROR_INVALID_VALUE);
+    EXPECT(cuMemFree(memory), CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemAllocAsync(&other, 3 << 20, s));
+    CHECK(other != memory); /* it is not free yet */
+    atomic_store(&words.at[0], 1);
+    OK(cuStreamSynchronize(s));
+    CHECK(atomic_load(&words.at[1]) == 42);
+    OK(cuMemFree(other));
+    OK(cuMemAllocAsync(&other, 1 << 20, s));
+    CHECK(other == memory);
+    OK(cuMemFreeAsync(other, s));
+    OK(cuStreamDestroy(s));
+    st_words_free(&words);
+}
+
 /* A small pageable source has been read when the call returns; a pageable target is complete. */
 static void test_pageable(void)
 {
@@ -408,6 +453,7 @@ static void run_all(void)
     test_lifetimes();
     test_memory();
     test_pageable();
+    test_pool(context0, context1);
     test_peers(context0, context1);
     test_connections(context0, context1);
     st_kernel_tests();

@@ -17,6 +17,7 @@
 #define TAG_BYTES (sizeof(TAG) - 1)
 
 static _Thread_local pk_error_info_t last_error = { .rank = -1, .peer = -1 };
+static _Thread_local bool is_attempt;
 
 /* Held while the callback runs, so that a callback is never running once its replacement has been set. */
 static struct {
@@ -156,6 +157,11 @@ static void record(pk_result_t code, int sys_errno, const struct pki_where *wher
     memcpy(info->text, text, strnlen(text, sizeof info->text - 1)); /* the rest is zero */
 }
 
+void pki_log_attempt(bool attempt)
+{
+    is_attempt = attempt;
+}
+
 static void fail(enum pki_log_level level, pk_result_t code, int sys_errno, const struct pki_where *where, const char *fmt, va_list args)
 {
     char line[LINE_BYTES] = TAG;
@@ -168,6 +174,8 @@ static void fail(enum pki_log_level level, pk_result_t code, int sys_errno, cons
         length =
             advance(length, room, snprintf(text + length, room - length, ": %s", strerror_r(sys_errno, reason, sizeof reason)));
     record(code, sys_errno, where, text);
+    if (is_attempt)
+        level = PKI_LOG_INFO;
     if (pki_log_enabled(level))
         emit(level, line, TAG_BYTES + length);
 }

@@ -48,6 +48,9 @@ pk_result_t pki_fail_again(pk_result_t code, int sys_errno, const struct pki_whe
 /* As pki_fail, but a line of level info: what callers ask for and do without where there is none. */
 pk_result_t pki_decline(pk_result_t code, const char *fmt, ...) PKI_PRINTF(2, 3);
 
+/* The errors of this thread, until it says false, are of an attempt on which nothing depends: lines of level info. */
+void pki_log_attempt(bool attempt);
+
 /* The calling thread's record; pki_error_set stores one that another thread made (a poisoned communicator's first error)
  * without logging it again. */
 const pk_error_info_t *pki_error_get(void);

@@ -248,7 +248,9 @@ static void map_described(struct pki_engine *e)
                 e->mem.mappings.described = true;
                 continue;
             }
+            pki_log_attempt(true);
             result = map(e, &e->peers[p], import);
+            pki_log_attempt(false);
             if (result == PK_OK)
                 e->stats.mappings_made++;
             else if (result != PK_IN_PROGRESS)

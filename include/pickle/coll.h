@@ -46,7 +46,8 @@
  *
  * Memory of the host and of the GPU may be mixed, between the ranks and between the two buffers of a rank; then the library adds a copy
  * through pinned memory before or after. If the library's choice of algorithm depends on the kind of memory (pk_explain says so),
- * PK_ALGORITHM must lead ranks with different kinds to the same algorithm; else they get PK_ERR_MISMATCH.
+ * PK_ALGORITHM must lead ranks with different kinds to the same algorithm; else they get PK_ERR_MISMATCH. What comes into GPU memory
+ * that other processes cannot map comes through the host (p2p.h).
  *
  * With CUDA_DEVICE_MAX_CONNECTIONS=1 or 2 a stream that waits can hold up the kernels of every other stream. There a collective on a
  * GPU that needs a kernel of the library (a reduction, or a copy inside the GPU) completes within the call, in any stream, and a

@@ -85,10 +85,10 @@ static void map_piece(struct gpu_vmm *m, unsigned i, int ordinal)
     must(set_access(at, m->piece, &access, 1), "cuMemSetAccess");
 }
 
-static struct gpu_vmm alloc(int ordinal, size_t bytes, int is_private)
+static struct gpu_vmm alloc(int ordinal, size_t bytes, size_t most, int is_private)
 {
     struct properties p = properties_of(ordinal, is_private);
-    struct gpu_vmm m = { .is_private = is_private };
+    struct gpu_vmm m = { .ordinal = ordinal, .is_private = is_private };
     unsigned long long at = 0;
 
     if (create == NULL)
@@ -96,10 +96,11 @@ static struct gpu_vmm alloc(int ordinal, size_t bytes, int is_private)
     must(granularity(&m.piece, &p, 0), "cuMemGetAllocationGranularity");
     m.pieces = (unsigned)((bytes + m.piece - 1) / m.piece);
     m.bytes = m.pieces * m.piece;
-    m.handles = calloc(m.pieces, sizeof *m.handles);
+    m.most = (unsigned)((most + m.piece - 1) / m.piece);
+    m.handles = calloc(m.most, sizeof *m.handles);
     if (m.handles == NULL)
         exit(2);
-    must(reserve(&at, m.bytes, 0, 0, 0), "cuMemAddressReserve");
+    must(reserve(&at, m.most * m.piece, 0, 0, 0), "cuMemAddressReserve");
     m.ptr = (char *)(size_t)at;
     for (unsigned i = 0; i < m.pieces; i++)
         map_piece(&m, i, ordinal);
@@ -108,12 +109,26 @@ static struct gpu_vmm alloc(int ordinal, size_t bytes, int is_private)
 
 struct gpu_vmm gpu_vmm_alloc(int ordinal, size_t bytes)
 {
-    return alloc(ordinal, bytes, 0);
+    return alloc(ordinal, bytes, bytes, 0);
 }
 
 struct gpu_vmm gpu_vmm_alloc_private(int ordinal, size_t bytes)
 {
-    return alloc(ordinal, bytes, 1);
+    return alloc(ordinal, bytes, bytes, 1);
+}
+
+struct gpu_vmm gpu_vmm_alloc_growing(int ordinal, size_t bytes, size_t most)
+{
+    return alloc(ordinal, bytes, most, 0);
+}
+
+int gpu_vmm_grow(struct gpu_vmm *m)
+{
+    if (m->pieces == m->most)
+        return 0;
+    map_piece(m, m->pieces++, m->ordinal);
+    m->bytes = m->pieces * m->piece;
+    return 1;
 }
 
 static void unmap_piece(struct gpu_vmm *m, unsigned i)
@@ -132,7 +147,7 @@ void gpu_vmm_free(struct gpu_vmm *m)
 {
     for (unsigned i = 0; i < m->pieces; i++)
         unmap_piece(m, i);
-    must(unreserve((unsigned long long)(size_t)m->ptr, m->bytes), "cuMemAddressFree");
+    must(unreserve((unsigned long long)(size_t)m->ptr, m->most * m->piece), "cuMemAddressFree");
     free(m->handles);
     memset(m, 0, sizeof *m);
 }

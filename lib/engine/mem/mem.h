@@ -12,6 +12,9 @@ bool pki_streams_hold_idle(const struct pki_engine *engine);
 /* region.c */
 pk_result_t pki_region_tell(struct pki_engine *engine, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
                             uint64_t *offset); /* PK_IN_PROGRESS: the socket is full */
+/* The same; *id 0: peers cannot map this memory, as a warning says once. */
+pk_result_t pki_region_tell_or_hide(struct pki_engine *engine, struct pki_peer *peer, const void *addr, size_t bytes,
+                                    uint32_t *id, uint64_t *offset);
 /* Can peers map this memory of the GPU at all? */
 bool pki_region_is_shareable(struct pki_engine *engine, const void *addr, size_t bytes);
 /* A transfer that this side moves: the peer will move the next one between these buffers if it comes second then. */

@@ -254,8 +254,21 @@ void pki_region_withdraw(struct pki_engine *e, const struct pki_mem *mem)
     e->mem.regions.holes = true;
 }
 
-pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
-                            uint64_t *offset)
+/* Once for each kind of memory, not for each call. */
+static void say_hidden(const struct pki_engine *e, const struct pki_peer *peer, const struct pki_mem *mem)
+{
+    static atomic_bool said[2];
+    struct pki_where where = pki_engine_where(e, peer->rank, NULL);
+
+    if (!atomic_exchange(&said[mem->vmm], true))
+        pki_log(PKI_LOG_WARN, &where, "cannot map %zu bytes at %#zx, which are %s: what this rank receives in such memory "
+                "comes through the host", mem->bytes, (size_t)mem->base,
+                mem->vmm ? "virtual memory made without a file descriptor type, or of unequal pieces"
+                         : "of a memory pool that allows no IPC (cudaMallocAsync?)");
+}
+
+static pk_result_t tell_device(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes, bool may_be_hidden,
+                               uint32_t *id, uint64_t *offset)
 {
     struct pki_ep *path = peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
@@ -268,12 +281,30 @@ pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const v
     result = e->gpu->ops->classify(e->gpu, addr, bytes, &mem);
     if (result != PK_OK)
         return result;
+    if (may_be_hidden && !mem.shareable) {
+        say_hidden(e, peer, &mem);
+        *id = 0;
+        *offset = 0;
+        return PK_OK;
+    }
     result = tell(e, peer, path->iface, &mem, &region);
     if (result != PK_OK)
         return result;
     *id = region->id;
     *offset = (uint64_t)(uintptr_t)addr - region->exported.base;
     return PK_OK;
+}
+
+pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
+                            uint64_t *offset)
+{
+    return tell_device(e, peer, addr, bytes, false, id, offset);
+}
+
+pk_result_t pki_region_tell_or_hide(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes,
+                                    uint32_t *id, uint64_t *offset)
+{
+    return tell_device(e, peer, addr, bytes, true, id, offset);
 }
 
 bool pki_region_is_shareable(struct pki_engine *e, const void *addr, size_t bytes)

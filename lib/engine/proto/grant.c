@@ -16,13 +16,13 @@ static bool grant_fits(const struct pki_xfer *xfer, const struct pki_msg *grant)
         return device && xfer->engine->gpu != NULL && xfer->peer->ll.remote != NULL && xfer->bytes <= PKI_LL_MAX_BYTES &&
                (size_t)grant->signal_slot * PKI_LL_UNIT + 2 * xfer->bytes <= PKI_LL_RING_BYTES;
     if (device)
-        return grant->region != 0 && xfer->peer->ctrl->signals_theirs != NULL && grant->signal_slot < PKI_SIGNAL_SLOTS;
+        return xfer->peer->ctrl->signals_theirs != NULL && grant->signal_slot < PKI_SIGNAL_SLOTS;
     if ((grant->flags & PKI_MSG_FLAG_COOP) != 0)
         return xfer->peer->ctrl->signals_theirs != NULL && grant->signal_slot < PKI_SIGNAL_SLOTS;
     return grant->region == 0 || xfer->peer->ctrl->signals_theirs != NULL;
 }
 
-/* Where the grant points, in this process. */
+/* Where the grant points, in this process. PK_IN_PROGRESS: nowhere, the memory there cannot be mapped, now or ever. */
 static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
 {
     struct pki_peer *peer = xfer->peer;
@@ -40,6 +40,8 @@ static pk_result_t resolve(struct pki_xfer *xfer, const struct pki_msg *grant)
         xfer->signals.value = grant->signal_value;
         return PK_OK;
     }
+    if (grant->region == 0 && (grant->flags & PKI_MSG_FLAG_DEVICE) != 0)
+        return PK_IN_PROGRESS;
     if (grant->region != 0 && (grant->flags & PKI_MSG_FLAG_DEVICE) == 0) {
         xfer->there.mapped = xfer->kind == PKI_MEM_HOST;
         result = pki_region_map_host(xfer->engine, peer, grant, xfer->there.mapped, &base);
@@ -88,21 +90,28 @@ static void choose_path(struct pki_xfer *xfer, const struct pki_msg *grant, enum
     xfer->bounce.slots = slots_of(xfer->kind != target, there);
 }
 
-/* The receiver's memory cannot be mapped now. It takes the first BOUNCE_REQ for word of that. */
-static pk_result_t go_by_bounce(struct pki_xfer *xfer)
+/* What lay there before stands in the way. The receiver has said it where no rank can map its memory at all. */
+static void say_blocked(struct pki_xfer *xfer)
 {
     static atomic_bool said;
+    struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->user.task);
+
+    xfer->engine->stats.mappings_blocked++;
+    if (!atomic_exchange(&said, true))
+        pki_log(PKI_LOG_WARN, &where, "the peer allocated memory where it had freed some that is still mapped here: until no stream waits "
+                "for an operation, such memory is reached through the host");
+}
+
+/* The receiver's memory cannot be mapped. It takes the first BOUNCE_REQ for word of that. */
+static pk_result_t go_by_bounce(struct pki_xfer *xfer)
+{
     struct pki_peer *peer = xfer->peer;
     struct pki_where where = pki_engine_where(xfer->engine, peer->rank, xfer->user.task);
 
     xfer->path = peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
     if (xfer->path == NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, &where, "the peer's memory cannot be mapped while a stream waits: there is no other path");
+        return pki_fail(PK_ERR_UNSUPPORTED, &where, "the peer's memory cannot be mapped, or not while a stream waits: there is no other path");
     xfer->bounce.slots = slots_of(xfer->kind == PKI_MEM_DEVICE, true);
-    xfer->engine->stats.mappings_blocked++;
-    if (!atomic_exchange(&said, true))
-        pki_log(PKI_LOG_WARN, &where, "the peer allocated memory where it had freed some that is still mapped here: until no stream waits "
-                "for an operation, such memory is reached through the host");
     return PK_OK;
 }
 
@@ -131,6 +140,8 @@ void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant)
         return;
     }
     result = resolve(xfer, grant);
+    if (result == PK_IN_PROGRESS && grant->region != 0)
+        say_blocked(xfer);
     if (result == PK_IN_PROGRESS)
         result = go_by_bounce(xfer);
     if (result != PK_OK) {

@@ -42,8 +42,8 @@ static bool by_bounce(const struct pki_xfer *xfer)
 /* Granted, and the sender cannot map the memory: it still asks for bounce buffers. */
 static bool is_refused(const struct pki_xfer *xfer)
 {
-    return xfer->kind == PKI_MEM_DEVICE && xfer->there.region != 0 && !xfer->signals.ll && xfer->signals.own < 0 &&
-           xfer->done == 0;
+    return xfer->kind == PKI_MEM_DEVICE && xfer->signals.slot >= 0 && xfer->signals.cell == NULL && !xfer->signals.ll &&
+           xfer->signals.own < 0 && xfer->done == 0;
 }
 
 static void take_eager(struct pki_xfer *xfer, const struct pki_msg *msg, const void *payload)
@@ -280,7 +280,7 @@ static pk_result_t grant_device(struct pki_xfer *xfer)
     msg.signal_value = xfer->signals.value;
     msg.extra = xfer->signals.joined ? PKI_CTS_JOINED : 0;
     if (!xfer->signals.ll) {
-        result = pki_region_tell(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &msg.region, &msg.offset);
+        result = pki_region_tell_or_hide(xfer->engine, xfer->peer, xfer->addr, xfer->bytes, &msg.region, &msg.offset);
         if (result != PK_OK)
             return result;
         if (xfer->there.region == 0)

@@ -407,8 +407,9 @@ def work(options):
         for i in range(count):
             right = sum(element(r, i, floats) for r in range(options.workers))
             if floats:
-                most = 2.0 ** 10 # of any element; each worker rounds to a 2^31st of it
-                wrong += not math.isclose(sums[i], right, rel_tol=1e-6, abs_tol=options.workers ** 2 * 2 * most / 2 ** 31)
+                # No element is larger than `most`. Each worker rounds it to 24 bits when it scales it, and then to a 2^31st of all workers' most.
+                most, n = 2.0 ** 10, options.workers
+                wrong += not math.isclose(sums[i], right, rel_tol=1e-6, abs_tol=n * (most / 2 ** 24 + n * 2 * most / 2 ** 31))
             else:
                 wrong += sums[i] != right & 0xffffffff
     said = (options.rank, options.jobs, wrong, sum(t.resends for t in worker.threads), sum(t.udp.mixed for t in worker.threads))

@@ -139,6 +139,17 @@ static size_t longest_work(const struct pki_task *task)
     return longest;
 }
 
+/* What has come without bytes, while the stream was not known to do the plan, waits for nothing more. */
+static void end_empty(struct pki_task *task)
+{
+    for (uint32_t i = 0; i < task->plan->nsteps; i++) {
+        const struct pki_step_state *state = &task->run.steps[i];
+
+        if (task->plan->steps[i].kind == PKI_STEP_RECV_REDUCE && state->bytes == 0 && state->xfer == NULL)
+            pki_plan_step_done(task, i, 0, true);
+    }
+}
+
 bool pki_stream_plan_begin(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
@@ -164,6 +175,8 @@ bool pki_stream_plan_begin(struct pki_task *task)
             direct = all_settled(task);
         }
     }
+    if (direct)
+        end_empty(task);
     task->run.running = false;
     task->cuda.works = direct && has_work(task);
     task->run.remaining += task->cuda.works;

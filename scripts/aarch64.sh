@@ -45,7 +45,7 @@ have dpkg-deb && have apt-get || skip "no Debian packages on this system"
 set -e
 # Without a preset: those name a compiler. Without run paths: the library is looked at as it would be installed.
 cmake -S . -B build/aarch64/build -G Ninja -DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64-linux-gnu.cmake" \
-    -DPICKLE_CROSS_ROOT="$root" -DCMAKE_SKIP_RPATH=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG" \
+    -DPICKLE_CROSS_ROOT="$root" -DCMAKE_SKIP_RPATH=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_C_FLAGS_RELWITHDEBINFO="-O2 -g1 -DNDEBUG" \
     -DPICKLE_CUDA=OFF -DPICKLE_PMIX=OFF -DPICKLE_RDMA=OFF -DPICKLE_BUILD_TESTS=ON -DPICKLE_WERROR=ON >build/aarch64/log 2>&1 || { cat build/aarch64/log; exit 1; }
 cmake --build build/aarch64/build --target pickle pickle-conform rdma-why
 file=$(readlink -f build/aarch64/build/lib/libpickle.so)

@@ -56,7 +56,7 @@ PK_API pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int 
  * @return as pk_send
  * With PK_BLOCKING the call returns when the data has arrived. Otherwise as pk_send. Into GPU memory that other processes cannot map
  * (cudaMallocAsync's, or of cuMemCreate without file descriptors) the data comes through the host: slower, and a warning says so
- * once. Since 0.1.
+ * once (a stream that is captured: PK_ERR_UNSUPPORTED). Since 0.1.
  */
 PK_API pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream);
 

@@ -281,7 +281,7 @@ static pk_result_t tell_device(struct pki_engine *e, struct pki_peer *peer, cons
     result = e->gpu->ops->classify(e->gpu, addr, bytes, &mem);
     if (result != PK_OK)
         return result;
-    if (may_be_hidden && !mem.shareable) {
+    if (may_be_hidden && mem.kind == PKI_MEM_DEVICE && mem.ordinal == e->limits.ordinal && !mem.shareable) {
         say_hidden(e, peer, &mem);
         *id = 0;
         *offset = 0;

@@ -98,12 +98,13 @@ static void say_blocked(struct pki_xfer *xfer)
 
     xfer->engine->stats.mappings_blocked++;
     if (!atomic_exchange(&said, true))
-        pki_log(PKI_LOG_WARN, &where, "the peer allocated memory where it had freed some that is still mapped here: until no stream waits "
-                "for an operation, such memory is reached through the host");
+        pki_log(PKI_LOG_WARN, &where, "the peer allocated memory where it had freed some that is still mapped here: until no "
+                "stream waits for an operation, such memory is reached through the host");
 }
 
-/* The receiver's memory cannot be mapped. It takes the first BOUNCE_REQ for word of that. */
-static pk_result_t go_by_bounce(struct pki_xfer *xfer)
+/* The receiver's memory cannot be mapped. It takes the first BOUNCE_REQ for word of that, which does not come before the buffer is
+ * free: pieces that wait for that would keep slots from transfers on which it depends. */
+static pk_result_t go_by_bounce(struct pki_xfer *xfer, const struct pki_msg *grant)
 {
     struct pki_peer *peer = xfer->peer;
     struct pki_where where = pki_engine_where(xfer->engine, peer->rank, xfer->user.task);
@@ -112,6 +113,9 @@ static pk_result_t go_by_bounce(struct pki_xfer *xfer)
     if (xfer->path == NULL)
         return pki_fail(PK_ERR_UNSUPPORTED, &where, "the peer's memory cannot be mapped, or not while a stream waits: there is no other path");
     xfer->bounce.slots = slots_of(xfer->kind == PKI_MEM_DEVICE, true);
+    if ((grant->flags & PKI_MSG_FLAG_DEVICE) != 0)
+        xfer->signals.start = (struct pki_signal){ &peer->ctrl->signals_theirs[grant->signal_slot % PKI_SIGNAL_SLOTS].start,
+                                                   grant->signal_value };
     return PK_OK;
 }
 
@@ -143,7 +147,7 @@ void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant)
     if (result == PK_IN_PROGRESS && grant->region != 0)
         say_blocked(xfer);
     if (result == PK_IN_PROGRESS)
-        result = go_by_bounce(xfer);
+        result = go_by_bounce(xfer, grant);
     if (result != PK_OK) {
         pki_engine_poison(xfer->engine, result, true);
         return;

@@ -5,7 +5,7 @@
  * (collective.c), barriers are words (barrier.c), and the rest is one kernel a rank (engine/fused/fused.c).
  *
  * What is left is signalled: the stream opens `ready` when it comes to the operation and waits for `release`, and the engine works in between. That
- * is host memory at either end, memory of a peer that cannot be mapped now, sums of long blocks, and messages beside collectives in one group.
+ * is host memory at either end, memory of a peer that cannot be mapped, sums of long blocks, and messages beside collectives in one group.
  * Copies of the library's own queues, which do that, never wait. While the process has any left, of an operation among more than two ranks, no
  * stream copies by itself: a copy that waits there may share a channel with them.
  *

@@ -9,6 +9,7 @@
 
 #define TIMEOUT_MS 1000
 #define LONG_MS 12000
+#define USUAL_SLACK 20
 #define ABORT_AFTER_US 150000
 #define FLOATS 300000
 
@@ -127,14 +128,14 @@ static void mismatch_count(struct rank *r)
     collective_mismatch(r, false, "count", "rank");
 }
 
-/* One whose deadline is short, and which a busy machine can make all the same: init has that deadline, too. At least a second, else twenty times
- * what an init takes. */
+/* One whose deadline is short, and which a busy machine can make all the same: init has that deadline, too. At least a second (more where
+ * PICKLE_TEST_SLACK is), else twenty times what an init takes. */
 static pk_comm_t *impatient(struct rank *r, int64_t *timeout_ms)
 {
     int64_t begin = monotonic_ns(), own, all[256];
     pk_comm_t *comm = throwaway(r, LONG_MS);
 
-    *timeout_ms = TIMEOUT_MS;
+    *timeout_ms = test_slack() > USUAL_SLACK ? (int64_t)(TIMEOUT_MS * test_slack() / USUAL_SLACK) : TIMEOUT_MS;
     if (comm == NULL)
         return NULL;
     own = since_ms(begin);

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "gpu_rank.h"
+#include "measure.h"
 
 #define USUAL_GRAPHS 60
 #define USUAL_ROUNDS 3
@@ -162,19 +163,6 @@ struct counts {
     long free_mib;
 };
 
-static unsigned long count_lines(const char *name)
-{
-    FILE *file = fopen(name, "r");
-    unsigned long lines = 0;
-    int c;
-
-    while (file != NULL && (c = getc(file)) != EOF)
-        lines += c == '\n';
-    if (file != NULL)
-        fclose(file);
-    return lines;
-}
-
 static unsigned long count_descriptors(void)
 {
     DIR *folder = opendir("/proc/self/fd");
@@ -199,7 +187,7 @@ static struct counts count(const struct many *m)
 {
     struct counts now = { .device_bytes = device_bytes(m),
                           .descriptors = count_descriptors(),
-                          .mappings = count_lines("/proc/self/maps") };
+                          .mappings = mappings_here() };
     size_t bytes = 0, total = 0;
 
     if (m->free_memory(&bytes, &total) == 0)

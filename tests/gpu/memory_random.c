@@ -268,19 +268,6 @@ struct counts {
     unsigned long mappings;
 };
 
-static unsigned long count_mappings(void)
-{
-    FILE *file = fopen("/proc/self/maps", "r");
-    unsigned long lines = 0;
-    int c;
-
-    while (file != NULL && (c = getc(file)) != EOF)
-        lines += c == '\n';
-    if (file != NULL)
-        fclose(file);
-    return lines;
-}
-
 /* As much at a time as ever in a turn, in memory of both kinds, with as long blocks: so much scratch memory the library needs, or
  * nearly. */
 static void use_most(struct bed *b)
@@ -342,7 +329,7 @@ static struct counts count(struct bed *b)
         gpu_piece_unmake(&b->shelf[i], &b->self);
     settle(b);
     must_be_ok(pk_comm_stats(b->self.comm, &stats), "pk_comm_stats");
-    now = (struct counts){ stats.device_bytes, open_files(), count_mappings() };
+    now = (struct counts){ stats.device_bytes, open_files(), mappings_here() };
     for (int i = 0; i < PIECES; i++)
         gpu_piece_make(&b->shelf[i], &b->self, any_kind(b, i), any_length(b, i));
     return now;

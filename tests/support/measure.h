@@ -13,6 +13,8 @@ double monotonic_ms(void);
 double test_slack(void);
 /* Descriptors of this process; always a few too many, and by the same number each time. Ends the process when it cannot count them. */
 int open_files(void);
+/* How many mappings this process has. */
+unsigned long mappings_here(void);
 /* How many of n bytes are not `value`. */
 size_t bytes_other_than(unsigned char value, const unsigned char *bytes, size_t n);
 

@@ -19,7 +19,7 @@ enum { RIGHT_NS, LIVING, SHRINK_US };
 
 struct life {
     struct gpu_rank self;
-    uint64_t op, first_op; /* the next one; the first in comm */
+    uint64_t op, first_op, called; /* the next one; the first in comm; so many have been called there */
     float *in, *out, *host;
 };
 
@@ -43,6 +43,7 @@ static pk_result_t add_up(struct life *l, bool *ended)
     l->host[0] = atomic_load(&ranks_shared()->words[STOP]) != 0;
     gpu_copy(l->in, l->host, COUNT * sizeof(float));
     result = pk_allreduce(l->in, l->out, COUNT, PK_F32, PK_SUM, l->self.comm, l->self.in_stream);
+    l->called += result == PK_OK;
     (void)gpu_stream_sync(l->self.stream);
     if (result == PK_OK)
         result = pk_comm_async_error(l->self.comm);
@@ -63,20 +64,24 @@ static void go_on(struct life *l)
 {
     pk_comm_t *smaller;
     uint64_t last;
+    float stop;
     const int64_t begin = monotonic_ns();
 
     must_be_ok(pk_comm_revoke(l->self.comm), "pk_comm_revoke");
     must_be_ok(pk_comm_agree(l->self.comm, 0, NULL, NULL, NULL, &last), "pk_comm_agree");
+    report(last <= l->called, "rank %d: collective %llu was agreed on, and it had called %llu", ranks_rank(), (unsigned long long)last,
+           (unsigned long long)l->called);
+    /* a rank that died behind the last sum was noticed before the sum was looked at */
+    if (l->first_op + last > l->op)
+        report(is_right(l, &stop), "rank %d: a wrong sum among %d ranks that was agreed on", ranks_rank(), l->self.size);
     must_be_ok(pk_comm_shrink(l->self.comm, 0, NULL, 0, &smaller, NULL), "pk_comm_shrink");
     atomic_store(&ranks_shared()->rank_words[ranks_rank()][SHRINK_US], (monotonic_ns() - begin) / 1000);
     (void)pk_comm_destroy(l->self.comm);
     l->self.comm = smaller;
     must_be_ok(pk_comm_rank(smaller, &l->self.rank), "pk_comm_rank");
     must_be_ok(pk_comm_size(smaller, &l->self.size), "pk_comm_size");
-    if (l->first_op + last > l->op)
-        report(false, "rank %d: collective %llu was agreed on, and it had begun %llu", ranks_rank(), (unsigned long long)last,
-               (unsigned long long)(l->op - l->first_op));
     l->op = l->first_op = l->first_op + last;
+    l->called = 0;
 }
 
 static int rank_main(void)

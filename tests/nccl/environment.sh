@@ -6,6 +6,9 @@ set -eu
 program=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
+for name in $(env | sed -n 's/^\(\(NCCL\|PK\)_[A-Z0-9_]*\)=.*/\1/p'); do
+    unset "$name"
+done
 export LC_ALL=C HOME="$work"
 loopback=lo
 

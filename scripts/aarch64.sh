@@ -59,5 +59,5 @@ run() {
         PICKLE_TEST_SLACK=100 timeout 1500 qemu-aarch64 "build/aarch64/build/tests/$1" "${@:2}"
 }
 run rdma-why "cannot be used: not in this build"
-run pickle-conform --threads --ranks 2 --cases 60 --seed 601
-run pickle-conform --threads --ranks 3 --cases 40 --seed 602 --no-errors
+run pickle-conform --threads --ranks 2 --cases 40 --seed 601
+run pickle-conform --threads --ranks 3 --cases 25 --seed 602 --no-errors

@@ -23,8 +23,8 @@
 #define SHORT_MOST ((size_t)64 << 10)
 #define MOST ((size_t)1 << 20)
 #define LONG_MOST ((size_t)512 << 10)
-#define TURNS 350
-#define LONG_TURNS 100
+#define TURNS 200
+#define LONG_TURNS 50
 #define LATE_US 6000
 #define PUNCTUAL_TURNS 4000 /* a leak of 43 bytes an operation shows */
 

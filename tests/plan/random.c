@@ -6,7 +6,7 @@
 
 #include "plan_model.h"
 
-#define CASES 2000
+#define CASES 1200
 #define SIZE_MAX_RANKS 9
 #define MANY_CASES 78
 #define MANY_EVERY 6 /* of them one on up to MANY_RANKS ranks, the others on up to SOME_RANKS: time grows with their cube */

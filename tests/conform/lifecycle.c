@@ -452,6 +452,18 @@ static void finalize(struct rank *r)
     expect(r, pk_comm_destroy(comm), r->rank == 0 ? PK_ERR_ABORTED : PK_OK, "pk_comm_destroy after pk_comm_finalize");
 }
 
+/* Of another rank's failure, who has finalized hears the reason, if anything: not that the other one has gone. */
+static void destroy_finalized(struct rank *r, pk_comm_t *comm)
+{
+    pk_error_info_t info = { .struct_size = sizeof info };
+
+    if (pk_comm_async_error(comm) != PK_OK)
+        pk_last_error(&info);
+    (void)pk_comm_destroy(comm);
+    if (info.text[0] != '\0' && strstr(info.text, "reports: ") == NULL)
+        fail(r, "a rank that has finalized hears: %.200s", info.text);
+}
+
 /* A rank that waits for one that has finalized is told so. */
 static void finalize_awaited(struct rank *r)
 {
@@ -470,7 +482,11 @@ static void finalize_awaited(struct rank *r)
             fail(r, "peer %d: %.200s", info.peer, info.text);
     }
     meet(r);
-    (void)pk_comm_destroy(comm);
+    if (r->rank != 0)
+        (void)pk_comm_destroy(comm);
+    meet(r);
+    if (r->rank == 0)
+        destroy_finalized(r, comm);
 }
 
 void run_lifecycle(struct rank *rank)

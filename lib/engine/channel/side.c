@@ -119,10 +119,16 @@ static pk_result_t send_frame(struct pki_peer *peer, const struct frame *frame)
     return peer->ctrl != NULL ? tell_by_message(peer, frame) : PK_OK;
 }
 
-/* Of a failure. Whom nothing reaches any more sees the connection close. */
+/* Who has finalized counts as gone, but is still there: it would take the closed socket for a death. Transports between hosts see to that. */
+static bool hears(const struct pki_peer *peer)
+{
+    return !peer->gone || (peer->shutdown == PKI_SHUTDOWN_FINALIZED && peer->side_fd >= 0);
+}
+
+/* Whom nothing reaches any more sees the connection close. */
 static pk_result_t tell(struct pki_peer *peer, const struct frame *frame)
 {
-    return peer->gone ? PK_OK : send_frame(peer, frame);
+    return hears(peer) ? send_frame(peer, frame) : PK_OK;
 }
 
 /* Between hosts the kind goes before it. */
@@ -182,13 +188,8 @@ void pki_side_send_shutdown(struct pki_engine *e, enum pki_shutdown why)
 
     frame.u.failed.code = (int32_t)why;
     frame.u.failed.peer = (int32_t)(uint32_t)e->colls.number;
-    for (int i = 0; i < e->config.size && !e->shutdown_sent; i++) {
-        struct pki_peer *peer = &e->peers[i];
-
-        /* Who has finalized is still there: it would take the closed socket for a death. Transports between hosts see to that. */
-        if (!peer->gone || (peer->shutdown == PKI_SHUTDOWN_FINALIZED && peer->side_fd >= 0))
-            (void)send_frame(peer, &frame);
-    }
+    for (int i = 0; i < e->config.size && !e->shutdown_sent; i++)
+        (void)tell(&e->peers[i], &frame);
     e->shutdown_sent = true;
     pki_cancel_release(cancel);
 }

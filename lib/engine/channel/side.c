@@ -119,7 +119,8 @@ static pk_result_t send_frame(struct pki_peer *peer, const struct frame *frame)
     return peer->ctrl != NULL ? tell_by_message(peer, frame) : PK_OK;
 }
 
-/* Who has finalized counts as gone, but is still there: it would take the closed socket for a death. Transports between hosts see to that. */
+/* Who has finalized counts as gone, but is still there: it would take the closed socket for a death. Transports between hosts
+ * see to that. */
 static bool hears(const struct pki_peer *peer)
 {
     return !peer->gone || (peer->shutdown == PKI_SHUTDOWN_FINALIZED && peer->side_fd >= 0);

@@ -191,7 +191,7 @@ static bool begin_receive(struct pki_task *task)
     direct = xfer->signals.slot >= 0 || (xfer->signals.cell != NULL && !task->cuda.beside_messages);
     if (xfer->state != PKI_XFER_WAIT) /* granted later: who knows what has been opened by then */
         xfer->signals.joined = false;
-    if (xfer->signals.slot >= 0 && !xfer->signals.ll && xfer->there.region == 0) /* memory that no peer can map comes through the host */
+    if (xfer->signals.slot >= 0 && !xfer->signals.ll && xfer->there.region == 0) /* no peer can map it: through the host */
         pki_stream_copies(task);
     b->received.peer = direct && !xfer->signals.ll ? xfer->peer : NULL;
     b->received.op = xfer->id.op;

@@ -23,7 +23,7 @@ out=${1:?usage: shipped.sh [-c] [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER
 python=${PYTHON:-python3}
 pickle_nccl=${PICKLE_NCCL:-pickle-nccl}
 if [ $first = gloo ]; then
-    export BACKEND=gloo
+    export BACKEND=gloo CUDA_VISIBLE_DEVICES= # beside fewer GPUs than ranks the tests skip themselves
     $python -c 'import libpickle' || { echo "FAIL libpickle's package is not there: PYTHONPATH"; exit 1; }
 else
     command -v "$pickle_nccl" >/dev/null || { echo "FAIL pickle-nccl is not there: $pickle_nccl"; exit 1; }

@@ -6,12 +6,13 @@
 
 Host tensors go through host streams of the library: each operation has one of its own while it is under way, so that Work.wait()
 waits for this operation alone. GPU tensors, tags, receives from any rank and compressed tensors are refused; every wait has the
-group's deadline."""
+group's deadline. A sparse allreduce waits within the call until all ranks have said how many elements they have."""
 import ctypes
 import datetime
 import inspect
 import itertools
 import time
+import zlib
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -99,12 +100,13 @@ def alike(tensors: Sequence[Tensor], like: Tensor, count: int, operation: str) -
 class ProcessGroupPickle(ProcessGroup):
     """A group of ranks over a communicator of the library."""
 
-    def __init__(self, comm: Communicator) -> None:
+    def __init__(self, comm: Communicator, limit: float) -> None:
         super().__init__(comm.rank, comm.size)
         self.comm = comm
-        self.shared = Shared(comm)
+        self.shared = Shared(comm, limit)
         ALL.add(self.shared)
         self.coalescing: Optional[List[Work]] = None
+        self.torch_name = ""
 
     def __del__(self) -> None:
         shared = getattr(self, "shared", None)
@@ -119,6 +121,15 @@ class ProcessGroupPickle(ProcessGroup):
 
     def _get_backend_name(self) -> str:
         return NAME
+
+    # Torch keeps a group's name in its C++ backends, of which this group has none; device meshes and functional collectives ask for it.
+    def _set_group_name(self, name: str) -> None:
+        self.torch_name = name
+
+    def getGroupName(self) -> str:
+        return self.torch_name
+
+    group_name = property(getGroupName)
 
     def abort(self) -> None:
         """Release everything that waits, on all ranks."""
@@ -169,7 +180,34 @@ class ProcessGroupPickle(ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Work:
         tensor = one(tensors if isinstance(tensors, (list, tuple)) else [tensors], "allreduce")
+        if tensor.layout == torch.sparse_coo:
+            return self._allreduce_sparse(tensor, opts)
         return self._allreduces("allreduce", [tensor], opts)
+
+    def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> Work:
+        """Every rank gets the elements of all, and adds up those with one index."""
+        if self.coalescing is not None or (opts is not None and reduction(opts) is not SUM):
+            raise unsupported("of sparse tensors there are sums alone, and not in a batch")
+        mine = tensor.coalesce()
+        indices, values = mine.indices().contiguous(), mine.values().contiguous()
+        shape = "%s %d %s" % (tuple(mine.shape), mine.sparse_dim(), mine.dtype)
+        said = torch.tensor([values.shape[0], zlib.crc32(shape.encode())])
+        all_said = torch.empty(self.comm.size, 2, dtype=torch.int64)
+        self._allgather_base(all_said, said).wait()
+        if not bool((all_said[:, 1] == said[1]).all()):
+            raise refuse("allreduce: the sparse tensors of the ranks differ in shape or type (%s here)" % shape, "allreduce")
+        counts = all_said[:, 0].tolist()
+        all_indices = [torch.empty(indices.shape[0], n, dtype=indices.dtype) for n in counts]
+        all_values = [torch.empty((n,) + tuple(values.shape[1:]), dtype=values.dtype) for n in counts]
+
+        def finish() -> None:
+            with torch.no_grad():
+                tensor.copy_(torch.sparse_coo_tensor(torch.cat(all_indices, 1), torch.cat(all_values), tensor.shape).coalesce())
+        work = self._exchange("allreduce", [(peer, part) for peer in range(self.comm.size) for part in (indices, values)],
+                              [(peer, part) for peer in range(self.comm.size) for part in (all_indices[peer], all_values[peer])],
+                              finish)
+        work.outputs = [tensor]
+        return work
 
     def allreduce_coalesced(self, tensors: List[Tensor], opts: Any = None) -> Work:
         return self._allreduces("allreduce", tensors, opts)
@@ -313,7 +351,8 @@ class ProcessGroupPickle(ProcessGroup):
     def recv_anysource(self, tensors: List[Tensor], tag: int = 0) -> Work:
         raise unsupported("a receive must name its rank")
 
-    def _exchange(self, name: str, sends: List[Tuple[int, Tensor]], receives: List[Tuple[int, Tensor]]) -> Work:
+    def _exchange(self, name: str, sends: List[Tuple[int, Tensor]], receives: List[Tuple[int, Tensor]],
+                  finish: Finish = None) -> Any:
         handle, calls = self.comm.handle, []
         sources = [whole(tensor) for _, tensor in sends]
         targets = [tensor for _, tensor in receives]
@@ -323,7 +362,7 @@ class ProcessGroupPickle(ProcessGroup):
                 (count, dtype), pointer = moved(tensor), address(tensor)
                 calls.append(lambda stream, function=function, pointer=pointer, count=count, dtype=dtype, peer=peer:
                              function(pointer, count, dtype, peer, handle, stream))
-        return self._begin(name, calls, sources, targets, places, copies_back(targets, places))
+        return self._begin(name, calls, sources, targets, places, finish or copies_back(targets, places))
 
     # ---- several at once (batch_isend_irecv) ----
 
@@ -401,7 +440,7 @@ def create(store: Any, rank: int, size: int, timeout: Any) -> ProcessGroupPickle
             id = bytes.fromhex(store.get("pickle/id").decode())
         except RuntimeError as error:
             raise late(rank, limit, "rank 0 has put no id into torch's store, or the store is gone: %s" % error) from error
-    return ProcessGroupPickle(made_until(id, size, rank, limit, begun + limit + SLACK))
+    return ProcessGroupPickle(made_until(id, size, rank, limit, begun + limit + SLACK), limit)
 
 
 def made_until(id: bytes, size: int, rank: int, limit: float, end: float) -> Communicator:

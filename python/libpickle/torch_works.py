@@ -70,6 +70,9 @@ class PickleWork(Work):
                 check(result)
                 if self.finish is not None:
                     self.finish()
+            except DeadlineError as error:
+                error.args = ("%s (the group's timeout is %g s)" % (error, self.group.limit),)
+                self.error = error
             except Exception as error: # pylint: disable=broad-except
                 self.error = error
             self.group.host_streams.give_back(self.stream)
@@ -165,8 +168,8 @@ class Waiter:
 class Shared:
     """What a group and its operations share, and what outlives the group until the last of these is gone."""
 
-    def __init__(self, comm: Communicator) -> None:
-        self.comm = comm
+    def __init__(self, comm: Communicator, limit: float) -> None:
+        self.comm, self.limit = comm, limit # seconds
         self.host_streams = HostStreams()
         self.waiter = Waiter()
         self.ended = False

@@ -66,6 +66,20 @@ def reductions():
     raises(libpickle.UnsupportedError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.bool)), "torch.bool")
 
 
+def sparse():
+    def mine(rank):
+        return torch.sparse_coo_tensor([[0, 2 + rank, 2 + rank]], torch.full((3, 2), 1.0 + rank), (8, 2))
+    got = mine(RANK)
+    dist.all_reduce(got)
+    same(got.to_dense(), sum(mine(rank).to_dense() for rank in range(SIZE)), "all_reduce of sparse tensors")
+    none = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, 2), (8, 2))
+    got = none.clone() if RANK else mine(0)
+    dist.all_reduce(got)
+    same(got.to_dense(), mine(0).to_dense(), "all_reduce where a rank has no elements")
+    raises(libpickle.ArgumentError, lambda: dist.all_reduce(torch.zeros(7 + RANK).to_sparse()), "differ")
+    raises(libpickle.UnsupportedError, lambda: dist.all_reduce(mine(0), dist.ReduceOp.MAX), "sums alone")
+
+
 def moves():
     every = everybodys(2, 2)
     got = data(RANK, 2, 2)
@@ -158,7 +172,25 @@ def part_of_the_ranks():
         got = torch.ones(3)
         dist.all_reduce(got, group=group)
         same(got, torch.full((3,), 2.0), "in a part of the ranks")
+        dist.destroy_process_group(group)
     dist.barrier()
+
+
+def mesh():
+    """What newer torch builds on: meshes of groups with names, collectives that go by the name, sharded parameters."""
+    if not hasattr(dist, "fsdp") or not hasattr(dist.fsdp, "fully_shard"):
+        return
+    row = dist.device_mesh.init_device_mesh("cpu", (SIZE,))
+    got = torch.distributed._functional_collectives.all_reduce(data(RANK, 4), "sum", row) # pylint: disable=protected-access
+    same(got, everybodys(4).sum(0), "a functional all_reduce")
+    torch.manual_seed(5)
+    net = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.ReLU(), torch.nn.Linear(12, 3))
+    batch = data(RANK, 5, 6)
+    wanted = net(batch)
+    dist.fsdp.fully_shard(net, mesh=row)
+    same(net(batch), wanted, "a net of sharded parameters")
+    net(batch).sum().backward()
+    assert all(p.grad is not None for p in net.parameters())
 
 
 def losses(group):
@@ -191,7 +223,7 @@ def body(rank):
     torch.set_num_threads(1)
     dist.init_process_group("pickle", store=STORE.client(), rank=RANK, world_size=SIZE, timeout=MINUTE)
     equal(dist.get_backend(), "pickle", "backend")
-    run([reductions, moves, messages, works, forgotten, part_of_the_ranks, data_parallel])
+    run([reductions, sparse, moves, messages, works, forgotten, part_of_the_ranks, mesh, data_parallel])
     dist.barrier()
     dist.destroy_process_group()
 

@@ -61,8 +61,9 @@ distributed_test.Barrier.sync.__func__.__defaults__ = (None, 60)
 
 def instead_of(asked, given):
     """Groups of the back end `asked` become groups of `given`, as the tests see it; inside torch they are what they are."""
-    import libpickle.torch  # noqa: F401  pylint: disable=unused-import,import-outside-toplevel
+    from libpickle.torch import ProcessGroupPickle  # pylint: disable=import-outside-toplevel
 
+    ProcessGroupPickle.getBackendName = lambda group: asked
     dist = torch.distributed
 
     def wrapped(make):

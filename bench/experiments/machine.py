@@ -70,9 +70,10 @@ class Machine:
         self.stopped = None      # why everything is to end
         self.cut = []            # why rows of the table that is being made are missing behind those that are there
         self.cpus = len(os.sched_getaffinity(0))
-        self.gpus = [line for line in output_of("nvidia-smi", "-L").splitlines() if line.startswith("GPU ")]
-        if not self.gpus and os.environ.get("PICKLE_BENCH_GPUS"):  # a driver without nvidia-smi
+        if os.environ.get("PICKLE_BENCH_GPUS"):  # a driver that nvidia-smi does not know
             self.gpus = ["GPU %d" % i for i in range(int(os.environ["PICKLE_BENCH_GPUS"]))]
+        else:
+            self.gpus = [line for line in output_of("nvidia-smi", "-L").splitlines() if line.startswith("GPU ")]
         self.rdma = sorted(os.path.basename(path) for path in glob.glob("/sys/class/infiniband/*"))
         self.mpirun = shutil.which("mpirun")
         self.failures = []       # of programs of libpickle, that ran and should not have failed

@@ -54,7 +54,7 @@ struct pki_xfer_user {
 /* What of a transfer transports are moving: a ring, [tail, head) of which are theirs. */
 struct pki_xfer_puts {
     struct pki_put few[PKI_XFER_PUTS_FEW];
-    struct pki_put *more; /* [PKI_XFER_PUTS] instead, if n says so; NULL: not made. Like `few` it lives as long as the engine */
+    struct pki_put *more; /* [PKI_XFER_PUTS_OF_MESSAGE] instead, if n says so; NULL: not made. It lives as long as the engine */
     uint8_t n;            /* that may be in flight; 0: PKI_XFER_PUTS_FEW */
     unsigned head, tail;
 };

@@ -162,10 +162,11 @@ static struct pki_put *next_put(struct pki_xfer *xfer)
 {
     if (takes_more(xfer)) {
         if (xfer->moves.puts.more == NULL)
-            xfer->moves.puts.more = malloc(PKI_XFER_PUTS * sizeof *xfer->moves.puts.more);
-        xfer->moves.puts.n = xfer->moves.puts.more != NULL ? PKI_XFER_PUTS : 0;
+            xfer->moves.puts.more = malloc(PKI_XFER_PUTS_OF_MESSAGE * sizeof *xfer->moves.puts.more);
+        if (xfer->moves.puts.more != NULL)
+            xfer->moves.puts.n = xfer->user.task->plan == NULL ? PKI_XFER_PUTS_OF_MESSAGE : PKI_XFER_PUTS;
     }
-    return xfer->moves.puts.n > 0 ? &xfer->moves.puts.more[xfer->moves.puts.head % PKI_XFER_PUTS]
+    return xfer->moves.puts.n > 0 ? &xfer->moves.puts.more[xfer->moves.puts.head % xfer->moves.puts.n]
                                   : &xfer->moves.puts.few[xfer->moves.puts.head % PKI_XFER_PUTS_FEW];
 }
 

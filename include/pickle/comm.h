@@ -219,7 +219,8 @@ PK_API pk_result_t pk_comm_async_error(pk_comm_t *comm);
  * @return PK_OK (also when it was finalized before); PK_ERR_ARG (null, still being made, a group is open in this thread);
  *         PK_ERR_UNSUPPORTED (in a child of fork, the parent's communicator); the error that poisoned it
  * Local: other ranks may call it earlier, later or never. An operation of another rank that waits for this rank afterwards fails: at
- * once with PK_ERR_ABORTED if that rank is in pk_comm_finalize itself, otherwise after two seconds with PK_ERR_PEER.
+ * once with PK_ERR_ABORTED if that rank is in pk_comm_finalize itself, otherwise after two seconds with PK_ERR_PEER. What another rank
+ * fails with afterwards poisons this communicator, too, though this rank has lost nothing.
  * Blocks, with config->nonblocking too, no longer than the deadlines of the operations, and then like pk_comm_destroy. After this
  * call pk_comm_destroy only waits for data that TCP has not delivered to other hosts yet. Since 0.2.
  */

@@ -186,19 +186,19 @@ class ProcessGroupPickle(ProcessGroup):
 
     def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> Work:
         """Every rank gets the elements of all, and adds up those with one index."""
-        if self.coalescing is not None or (opts is not None and reduction(opts) is not SUM):
-            raise unsupported("of sparse tensors there are sums alone, and not in a batch")
+        if self.coalescing is not None or tensor.is_cuda or (opts is not None and reduction(opts) is not SUM):
+            raise unsupported("of sparse tensors there are sums alone, of host memory, and not in a batch")
         mine = tensor.coalesce()
         indices, values = mine.indices().contiguous(), mine.values().contiguous()
         shape = "%s %d %s" % (tuple(mine.shape), mine.sparse_dim(), mine.dtype)
-        said = torch.tensor([values.shape[0], zlib.crc32(shape.encode())])
-        all_said = torch.empty(self.comm.size, 2, dtype=torch.int64)
+        said = torch.tensor([values.shape[0], zlib.crc32(shape.encode())], device="cpu")
+        all_said = torch.empty(self.comm.size, 2, dtype=torch.int64, device="cpu")
         self._allgather_base(all_said, said).wait()
         if not bool((all_said[:, 1] == said[1]).all()):
             raise refuse("allreduce: the sparse tensors of the ranks differ in shape or type (%s here)" % shape, "allreduce")
         counts = all_said[:, 0].tolist()
-        all_indices = [torch.empty(indices.shape[0], n, dtype=indices.dtype) for n in counts]
-        all_values = [torch.empty((n,) + tuple(values.shape[1:]), dtype=values.dtype) for n in counts]
+        all_indices = [torch.empty(indices.shape[0], n, dtype=indices.dtype, device="cpu") for n in counts]
+        all_values = [torch.empty((n,) + tuple(values.shape[1:]), dtype=values.dtype, device="cpu") for n in counts]
 
         def finish() -> None:
             with torch.no_grad():

@@ -71,7 +71,8 @@ class PickleWork(Work):
                 if self.finish is not None:
                     self.finish()
             except DeadlineError as error:
-                error.args = ("%s (the group's timeout is %g s)" % (error, self.group.limit),)
+                error.text = "%s (the group's timeout is %g s)" % (error, self.group.limit)
+                error.args = (error.text,)
                 self.error = error
             except Exception as error: # pylint: disable=broad-except
                 self.error = error

@@ -178,16 +178,18 @@ def part_of_the_ranks():
 
 def mesh():
     """What newer torch builds on: meshes of groups with names, collectives that go by the name, sharded parameters."""
-    if not hasattr(dist, "fsdp") or not hasattr(dist.fsdp, "fully_shard"):
+    if int(torch.__version__.split(".", maxsplit=1)[0]) < 2:
         return
-    row = dist.device_mesh.init_device_mesh("cpu", (SIZE,))
-    got = torch.distributed._functional_collectives.all_reduce(data(RANK, 4), "sum", row) # pylint: disable=protected-access
+    from torch.distributed import _functional_collectives as functional, device_mesh # pylint: disable=import-outside-toplevel
+    from torch.distributed.fsdp import fully_shard # pylint: disable=import-outside-toplevel
+    row = device_mesh.init_device_mesh("cpu", (SIZE,))
+    got = functional.all_reduce(data(RANK, 4), "sum", row)
     same(got, everybodys(4).sum(0), "a functional all_reduce")
     torch.manual_seed(5)
     net = torch.nn.Sequential(torch.nn.Linear(6, 12), torch.nn.ReLU(), torch.nn.Linear(12, 3))
     batch = data(RANK, 5, 6)
     wanted = net(batch)
-    dist.fsdp.fully_shard(net, mesh=row)
+    fully_shard(net, mesh=row)
     same(net(batch), wanted, "a net of sharded parameters")
     net(batch).sum().backward()
     assert all(p.grad is not None for p in net.parameters())

@@ -175,7 +175,7 @@ void pki_side_tell_all(struct pki_engine *e)
     for (int i = 0; i < e->config.size; i++) {
         struct pki_peer *peer = &e->peers[i];
 
-        peer->unreported = tell(peer, &frame) == PK_IN_PROGRESS;
+        peer->unreported = tell(peer, &frame) == PK_IN_PROGRESS && !peer->gone; /* who has finalized may read no more */
         unreported += peer->unreported;
     }
     atomic_store(&e->failure.unreported, unreported);

@@ -113,8 +113,8 @@ bool pki_offer_take(struct pki_xfer *xfer)
         return false;
     seen = atomic_load_explicit(&cell->claim, memory_order_acquire);
     for (;;) {
-        if (seen == state_of(xfer, OFFERED))
-            return take(xfer, cell);
+        if (seen == state_of(xfer, OFFERED)) /* with a slot taken the grant follows: a stream may wait for the slot */
+            return xfer->signals.slot < 0 && take(xfer, cell);
         if ((seen & 3) == OFFERED) /* of a later transfer: this one's sender makes none */
             return false;
         if (atomic_compare_exchange_weak(&cell->claim, &seen, state_of(xfer, GRANTED)))

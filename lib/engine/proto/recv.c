@@ -297,7 +297,7 @@ void pki_recv_rendezvous(struct pki_xfer *xfer)
         granted(xfer, grant_host(xfer), PKI_XFER_WAIT);
         return;
     }
-    if (xfer->signals.slot < 0 && pki_offer_take(xfer)) { /* else its stream may wait for the slot: the grant follows */
+    if (pki_offer_take(xfer)) {
         pki_xfer_enter(xfer, PKI_XFER_WAIT);
         pki_xfer_activate(xfer);
         return;

@@ -178,7 +178,7 @@ def part_of_the_ranks():
 
 def mesh():
     """What newer torch builds on: meshes of groups with names, collectives that go by the name, sharded parameters."""
-    if int(torch.__version__.split(".", maxsplit=1)[0]) < 2:
+    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
         return
     from torch.distributed import _functional_collectives as functional, device_mesh # pylint: disable=import-outside-toplevel
     from torch.distributed.fsdp import fully_shard # pylint: disable=import-outside-toplevel

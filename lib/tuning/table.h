@@ -193,7 +193,7 @@ VALUE(p2p, size_t, even_put_bytes, (size_t)256 << 10)
 VALUE(p2p, size_t, host_put_bytes, 4 << 20)
 /* Puts of one transfer in flight: of a message over a deep transport, of a step of a plan there, and over others
  * (docs/design/0029). */
-FIXED(p2p, puts_of_message, PKI_XFER_PUTS_OF_MESSAGE, 16)
+FIXED(p2p, puts_of_message, PKI_XFER_PUTS_OF_MESSAGE, 9)
 FIXED(p2p, puts, PKI_XFER_PUTS, 4)
 FIXED(p2p, puts_few, PKI_XFER_PUTS_FEW, 2)
 /* In, out or scratch of a collective without a task. Chosen. */

@@ -146,7 +146,7 @@ class ProcessGroupPickle(ProcessGroup):
         return self.comm.Stats()["operations"]
 
     def _begin(self, name: str, calls: Sequence[Callable[[Any], int]], inputs: Sequence[Tensor], outputs: Sequence[Tensor],
-               kept: Any = None, finish: Finish = None) -> Work:
+               kept: Any = None, finish: Finish = None) -> PickleWork:
         """Start calls, each a function of the stream, as one operation."""
         if any(tensor.is_cuda for tensor in itertools.chain(inputs, outputs)):
             raise unsupported("%s of GPU tensors: use the backend nccl under pickle-nccl (docs/nccl.md)" % name)
@@ -352,7 +352,7 @@ class ProcessGroupPickle(ProcessGroup):
         raise unsupported("a receive must name its rank")
 
     def _exchange(self, name: str, sends: List[Tuple[int, Tensor]], receives: List[Tuple[int, Tensor]],
-                  finish: Finish = None) -> Any:
+                  finish: Finish = None) -> PickleWork:
         handle, calls = self.comm.handle, []
         sources = [whole(tensor) for _, tensor in sends]
         targets = [tensor for _, tensor in receives]

@@ -143,7 +143,7 @@ static pk_result_t tcp_open(const struct pki_iface_config *config, struct pki_if
     base->caps.eager_credits = true;
     base->caps.eager_put_max = PKI_TCP_EAGER_PUT_MAX;
     base->caps.eager_put_credit = PKI_TCP_EAGER_PUT_CREDIT;
-    base->caps.deep = iface->threads.max == 0;
+    base->caps.deep = true;
     return PK_OK;
 }
 

@@ -118,8 +118,10 @@ programs() {
             --out "$out/torch-beside-nccl.d"
         step vllm-calls 120 "$nccl" -- python3 tests/torch/vllm_calls.py "$("$nccl" --library)"
         step torch-shipped 580 bash tests/torch/shipped.sh -t 540 "$out/torch-shipped.d"
-        step torch-faults 300 env PYTHONPATH="$build/python" "$nccl" -- python3 python/tests/torch_faults.py --cuda
+        step torch-faults-nccl 300 env PYTHONPATH="$build/python" "$nccl" -- python3 python/tests/torch_faults.py --nccl
+        step torch-faults 300 env PYTHONPATH="$build/python" python3 python/tests/torch_faults.py --cuda
         step torch-faults-host 300 env PYTHONPATH="$build/python" python3 python/tests/torch_faults.py
+        step torch-operations 200 env PYTHONPATH="$build/python:python/tests" python3 python/tests/torch_operations.py --cuda
     else
         echo "programs: no torch here"
     fi

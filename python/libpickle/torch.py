@@ -5,15 +5,17 @@
     torch.distributed.init_process_group("pickle")
 
 Host tensors go through host streams of the library: each operation has one of its own while it is under way, so that Work.wait()
-waits for this operation alone. GPU tensors, tags, receives from any rank and compressed tensors are refused; every wait has the
-group's deadline. A sparse allreduce waits within the call until all ranks have said how many elements they have."""
+waits for this operation alone. GPU tensors go through a communicator of their own and CUDA streams, as with NCCL: the first
+operation of such tensors makes it, and waits within the call until all ranks of the group have come to theirs. Tags, receives from
+any rank and compressed tensors are refused; every wait has the group's deadline. A sparse allreduce waits within the call until all
+ranks have said how many elements they have."""
 import ctypes
 import datetime
 import inspect
 import itertools
 import time
 import zlib
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -24,8 +26,7 @@ from ._library import AVG, CONSTANTS, MAX, MIN, PROD, SUM, DType, Op, lib, struc
 from .buffers import BY_NAME
 from .communicator import Communicator, config_of, unique_id
 from .errors import DeadlineError, Error, check, error_of, refuse
-from .streams import Stream
-from .torch_works import ALL, IN_PROGRESS, Finish, PickleWork, Shared, Tensor, Together, unsupported
+from .torch_works import ALL, IN_PROGRESS, Calls, Finish, GpuPlace, GpuWork, Place, Shared, Tensor, Together, unsupported
 
 NAME = "pickle"
 BYTES = BY_NAME["uint8"]
@@ -90,6 +91,11 @@ def flattened(tensors: Sequence[Tensor]) -> Tensor:
     return flat
 
 
+def uneven(tensors: Sequence[Tensor], count: int) -> bool:
+    """One for each rank, of different lengths."""
+    return len(tensors) == count and len({tensor.numel() for tensor in tensors}) > 1
+
+
 def alike(tensors: Sequence[Tensor], like: Tensor, count: int, operation: str) -> None:
     if len(tensors) != count or any(t.numel() != like.numel() or t.dtype != like.dtype for t in tensors):
         raise refuse("%s: %d tensors as long and of the same type as the other are wanted" % (operation, count), operation)
@@ -100,9 +106,9 @@ def alike(tensors: Sequence[Tensor], like: Tensor, count: int, operation: str) -
 class ProcessGroupPickle(ProcessGroup):
     """A group of ranks over a communicator of the library."""
 
-    def __init__(self, comm: Communicator, limit: float) -> None:
+    def __init__(self, comm: Communicator, limit: float, store: Any) -> None:
         super().__init__(comm.rank, comm.size)
-        self.comm = comm
+        self.comm, self.store = comm, store
         self.shared = Shared(comm, limit)
         ALL.add(self.shared)
         self.coalescing: Optional[List[Work]] = None
@@ -133,7 +139,7 @@ class ProcessGroupPickle(ProcessGroup):
 
     def abort(self) -> None:
         """Release everything that waits, on all ranks."""
-        self.comm.Abort()
+        self.shared.abort()
 
     def shutdown(self) -> None:
         """Wait for what is unfinished, and free the communicator."""
@@ -143,38 +149,31 @@ class ProcessGroupPickle(ProcessGroup):
         """The library numbers operations itself, and says where ranks disagree."""
 
     def _get_sequence_number_for_group(self) -> int:
-        return self.comm.Stats()["operations"]
+        return sum(comm.Stats()["operations"] for comm in self.shared.communicators())
 
-    def _begin(self, name: str, calls: Sequence[Callable[[Any], int]], inputs: Sequence[Tensor], outputs: Sequence[Tensor],
-               kept: Any = None, finish: Finish = None) -> PickleWork:
-        """Start calls, each a function of the stream, as one operation."""
-        if any(tensor.is_cuda for tensor in itertools.chain(inputs, outputs)):
-            raise unsupported("%s of GPU tensors: use the backend nccl under pickle-nccl (docs/nccl.md)" % name)
-        stream = self.shared.host_streams.take()
-        try:
-            self._call(calls, stream.value)
-        except BaseException:
-            self._give_up(stream)
-            raise
-        work = PickleWork(self.shared, name, stream, list(outputs), (inputs, kept), finish)
-        self.shared.hold(work)
+    def _place(self, tensor: Tensor) -> Place:
+        """Where operations of such tensors run."""
+        return self._on_gpu(tensor.device) if tensor.is_cuda else self.shared.host
+
+    def _on_gpu(self, device: torch.device) -> GpuPlace:
+        if self.shared.gpu is None:
+            with torch.cuda.device(device): # makes the context that the communicator asks for
+                comm = created(self.store, "pickle/gpus", self.comm.rank, self.comm.size, self.shared.limit, device.index)
+                self.shared.gpu = GpuPlace(comm, device)
+        return self.shared.gpu
+
+    def _begin(self, place: Place, name: str, calls: Calls, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
+               kept: Sequence[Tensor] = (), finish: Finish = None) -> Any:
+        """Start calls as one operation. `kept` are tensors of it that nobody else holds."""
+        for tensor in itertools.chain(inputs, outputs):
+            if tensor.device != place.device:
+                raise refuse("%s: a tensor is on %s, another one, or the group, on %s" % (name, tensor.device, place.device), name)
+        work = place.begin(name, calls, inputs, outputs, kept, finish, self.coalescing is not None)
         if self.coalescing is not None:
             self.coalescing.append(work)
+        elif isinstance(work, GpuWork):
+            work.has_begun()
         return work
-
-    @staticmethod
-    def _call(calls: Sequence[Callable[[Any], int]], stream: Any) -> None:
-        if len(calls) == 1:
-            check(calls[0](stream))
-            return
-        with streams.group():
-            for call in calls:
-                check(call(stream))
-
-    def _give_up(self, stream: Stream) -> None:
-        """A stream whose operation was refused, or of which a part may have begun."""
-        lib.pk_stream_synchronize(stream.value)
-        self.shared.host_streams.give_back(stream)
 
     # ---- collectives ----
 
@@ -213,36 +212,45 @@ class ProcessGroupPickle(ProcessGroup):
         return self._allreduces("allreduce", tensors, opts)
 
     def _allreduces(self, name: str, tensors: List[Tensor], opts: Any) -> Work:
-        op, handle = SUM if opts is None else reduction(opts), self.comm.handle
-        places = [whole(tensor) for tensor in tensors]
+        op, place = SUM if opts is None else reduction(opts), self._place(tensors[0])
+        handle, memory = place.comm.handle, [whole(tensor) for tensor in tensors]
 
-        def call(place: Tensor) -> Callable[[Any], int]:
-            (count, dtype), pointer = combined(place), address(place)
+        def call(part: Tensor) -> Callable[[Any], int]:
+            (count, dtype), pointer = combined(part), address(part)
             return lambda stream: lib.pk_allreduce(pointer, pointer, count, dtype, op, handle, stream)
-        return self._begin(name, [call(place) for place in places], (), tensors, places, copies_back(tensors, places))
+        return self._begin(place, name, [call(part) for part in memory], (), tensors, memory, copies_back(tensors, memory))
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
         tensor = one(tensors if isinstance(tensors, (list, tuple)) else [tensors], "broadcast")
-        root, place = 0 if opts is None else opts.rootRank, whole(tensor)
-        (count, dtype), pointer, handle = moved(place), address(place), self.comm.handle
-        return self._begin("broadcast", [lambda stream: lib.pk_broadcast(pointer, pointer, count, dtype, root, handle, stream)],
-                           (), [tensor], place, copies_back([tensor], [place]))
+        root, memory, place = 0 if opts is None else opts.rootRank, whole(tensor), self._place(tensor)
+        (count, dtype), pointer, handle = moved(memory), address(memory), place.comm.handle
+        return self._begin(place, "broadcast",
+                           [lambda stream: lib.pk_broadcast(pointer, pointer, count, dtype, root, handle, stream)],
+                           (), [tensor], [memory], copies_back([tensor], [memory]))
 
     def reduce(self, tensors: List[Tensor], opts: Any) -> Work:
         tensor, root, op = one(tensors, "reduce"), opts.rootRank, reduction(opts)
-        place = whole(tensor)
-        (count, dtype), pointer, handle = combined(place), address(place), self.comm.handle
-        return self._begin("reduce", [lambda stream: lib.pk_reduce(pointer, pointer, count, dtype, op, root, handle, stream)],
-                           (), [tensor], place, copies_back([tensor], [place]) if self.comm.rank == root else None)
+        memory, place = whole(tensor), self._place(tensor)
+        (count, dtype), pointer, handle = combined(memory), address(memory), place.comm.handle
+        return self._begin(place, "reduce", [lambda stream: lib.pk_reduce(pointer, pointer, count, dtype, op, root, handle, stream)],
+                           (), [tensor], [memory], copies_back([tensor], [memory]) if self.comm.rank == root else None)
 
     def barrier(self, opts: Any = None) -> Work:
+        for number in getattr(opts, "device_ids", None) or ():
+            self._on_gpu(torch.device("cuda", number))
+        if self.shared.gpu is not None:
+            self.shared.gpu.drain()
         handle = self.comm.handle
-        return self._begin("barrier", [lambda stream: lib.pk_barrier(handle, stream)], (), ())
+        return self._begin(self.shared.host, "barrier", [lambda stream: lib.pk_barrier(handle, stream)], (), ())
 
     def allgather(self, outputs: List[List[Tensor]], inputs: List[Tensor], opts: Any = None) -> Work:
         parts, mine = outputs[0], whole(one(inputs, "allgather"))
+        if uneven(parts, self.comm.size):
+            alike([parts[self.comm.rank]], mine, 1, "allgather")
+            peers = range(self.comm.size)
+            return self._exchange("allgather", [(peer, mine) for peer in peers], [(peer, parts[peer]) for peer in peers])
         alike(parts, mine, self.comm.size, "allgather")
-        if mine.numel() * mine.element_size() >= DIRECT_BYTES: # on all ranks, whatever their tensors look like
+        if mine.numel() * mine.element_size() >= DIRECT_BYTES and not mine.is_cuda: # on all ranks, whatever their tensors look like
             peers = range(self.comm.size)
             return self._exchange("allgather", [(peer, mine) for peer in peers], [(peer, parts[peer]) for peer in peers])
         flat, lies_so = flat_for(parts)
@@ -257,13 +265,15 @@ class ProcessGroupPickle(ProcessGroup):
     all_gather_single = all_gather_into_tensor = _allgather_base
 
     def _gather_all(self, flat: Tensor, mine: Tensor, outputs: List[Tensor], finish: Finish) -> Work:
-        (count, dtype), source, target, handle = moved(mine), address(mine), address(flat), self.comm.handle
-        return self._begin("allgather", [lambda stream: lib.pk_allgather(source, target, count, dtype, handle, stream)],
-                           [mine], outputs, flat, finish)
+        (count, dtype), source, target, place = moved(mine), address(mine), address(flat), self._place(mine)
+        handle = place.comm.handle
+        return self._begin(place, "allgather", [lambda stream: lib.pk_allgather(source, target, count, dtype, handle, stream)],
+                           [mine], outputs, [flat], finish)
 
     def allgather_coalesced(self, output_lists: List[List[Tensor]], inputs: List[Tensor], opts: Any = None) -> Work:
         """For each rank a list of what all inputs are there."""
-        handle, calls, flats, mine = self.comm.handle, [], [], [whole(tensor) for tensor in inputs]
+        place, calls, flats, mine = self._place(inputs[0]), [], [], [whole(tensor) for tensor in inputs]
+        handle = place.comm.handle
         for tensor in mine:
             flats.append(torch.empty(self.comm.size * tensor.numel(), dtype=tensor.dtype, device=tensor.device))
             (count, dtype), source, target = moved(tensor), address(tensor), address(flats[-1])
@@ -273,12 +283,32 @@ class ProcessGroupPickle(ProcessGroup):
         def finish() -> None:
             for position, flat in enumerate(flats):
                 spread(flat, [output_list[position] for output_list in output_lists])
-        return self._begin("allgather", calls, mine, [t for output_list in output_lists for t in output_list], flats, finish)
+        return self._begin(place, "allgather", calls, mine, [t for output_list in output_lists for t in output_list], flats, finish)
+
+    def allgather_into_tensor_coalesced(self, outputs: List[Tensor], inputs: List[Tensor], opts: Any = None) -> Work:
+        return Together([self._allgather_base(output, input) for output, input in zip(outputs, inputs)])
+
+    def reduce_scatter_tensor_coalesced(self, outputs: List[Tensor], inputs: List[Tensor], opts: Any = None) -> Work:
+        return Together([self._reduce_scatter_base(output, input, opts) for output, input in zip(outputs, inputs)])
 
     def reduce_scatter(self, outputs: List[Tensor], inputs: List[List[Tensor]], opts: Any) -> Work:
         output, parts = one(outputs, "reduce_scatter"), inputs[0]
+        if uneven(parts, self.comm.size):
+            return self._reduce_to_each(output, [whole(part) for part in parts], opts)
         alike(parts, output, self.comm.size, "reduce_scatter")
         return self._reduce_scatter(output, flattened(parts), opts)
+
+    def _reduce_to_each(self, output: Tensor, parts: List[Tensor], opts: Any) -> Work:
+        """A reduce_scatter of blocks that differ in length."""
+        alike([parts[self.comm.rank]], output, 1, "reduce_scatter")
+        memory, op, place = whole(output), reduction(opts), self._place(output)
+        handle, target = place.comm.handle, address(memory)
+
+        def call(root: int, part: Tensor) -> Callable[[Any], int]:
+            (count, dtype), source = combined(part), address(part)
+            return lambda stream: lib.pk_reduce(source, target, count, dtype, op, root, handle, stream)
+        return self._begin(place, "reduce_scatter", [call(root, part) for root, part in enumerate(parts)], parts, [output], [memory],
+                           copies_back([output], [memory]))
 
     def _reduce_scatter_base(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
         if input.numel() != output.numel() * self.comm.size or output.dtype != input.dtype:
@@ -289,24 +319,25 @@ class ProcessGroupPickle(ProcessGroup):
     reduce_scatter_single = reduce_scatter_tensor = _reduce_scatter_base
 
     def _reduce_scatter(self, output: Tensor, flat: Tensor, opts: Any) -> Work:
-        place, op, handle = whole(output), SUM if opts is None else reduction(opts), self.comm.handle
-        (count, dtype), source, target = combined(place), address(flat), address(place)
-        return self._begin("reduce_scatter",
+        memory, op, place = whole(output), SUM if opts is None else reduction(opts), self._place(output)
+        (count, dtype), source, target, handle = combined(memory), address(flat), address(memory), place.comm.handle
+        return self._begin(place, "reduce_scatter",
                            [lambda stream: lib.pk_reduce_scatter(source, target, count, dtype, op, handle, stream)],
-                           [flat], [output], place, copies_back([output], [place]))
+                           [flat], [output], [memory], copies_back([output], [memory]))
 
     def alltoall_base(self, output: Tensor, input: Tensor, output_splits: List[int], input_splits: List[int],
                       opts: Any = None) -> Work:
         """Blocks of rows; without lists all are as long."""
         if not output.is_contiguous() or output.dtype != input.dtype:
             raise refuse("alltoall: the output must be contiguous and of the input's type", "alltoall")
-        source_tensor, handle = whole(input), self.comm.handle
+        source_tensor, place = whole(input), self._place(input)
+        handle = place.comm.handle
         dtype, scale = blocks_of(input)
         array = ctypes.c_size_t * self.comm.size
         sent, got = (array(*lengths(t, splits, self.comm.size, scale)) for t, splits in
                      ((source_tensor, input_splits), (output, output_splits)))
         source, target = address(source_tensor), address(output)
-        return self._begin("alltoall",
+        return self._begin(place, "alltoall",
                            [lambda stream: lib.pk_alltoallv(source, sent, None, target, got, None, dtype, handle, stream)],
                            [source_tensor], [output])
 
@@ -322,21 +353,21 @@ class ProcessGroupPickle(ProcessGroup):
         if self.comm.rank == opts.rootRank:
             alike(parts, mine, self.comm.size, "gather")
         flat, lies_so = flat_for(parts) if parts else (mine, True)
-        (count, dtype), root, handle = moved(mine), opts.rootRank, self.comm.handle
-        source, target = address(mine), address(flat)
-        return self._begin("gather", [lambda stream: lib.pk_gather(source, target, count, dtype, root, handle, stream)],
-                           [mine], parts, flat, None if lies_so else lambda: spread(flat, parts))
+        (count, dtype), root, place = moved(mine), opts.rootRank, self._place(mine)
+        source, target, handle = address(mine), address(flat), place.comm.handle
+        return self._begin(place, "gather", [lambda stream: lib.pk_gather(source, target, count, dtype, root, handle, stream)],
+                           [mine], parts, [flat], None if lies_so else lambda: spread(flat, parts))
 
     def scatter(self, outputs: List[Tensor], inputs: List[List[Tensor]], opts: Any) -> Work:
-        output, root, handle = one(outputs, "scatter"), opts.rootRank, self.comm.handle
-        place = whole(output)
-        flat = place
+        output, root = one(outputs, "scatter"), opts.rootRank
+        memory, place = whole(output), self._place(output)
+        flat, handle = memory, place.comm.handle
         if self.comm.rank == root:
             alike(inputs[0], output, self.comm.size, "scatter")
             flat = flattened(inputs[0])
-        (count, dtype), source, target = moved(place), address(flat), address(place)
-        return self._begin("scatter", [lambda stream: lib.pk_scatter(source, target, count, dtype, root, handle, stream)],
-                           [flat], [output], place, copies_back([output], [place]))
+        (count, dtype), source, target = moved(memory), address(flat), address(memory)
+        return self._begin(place, "scatter", [lambda stream: lib.pk_scatter(source, target, count, dtype, root, handle, stream)],
+                           [flat], [output], [memory], copies_back([output], [memory]))
 
     # ---- point to point ----
 
@@ -352,17 +383,18 @@ class ProcessGroupPickle(ProcessGroup):
         raise unsupported("a receive must name its rank")
 
     def _exchange(self, name: str, sends: List[Tuple[int, Tensor]], receives: List[Tuple[int, Tensor]],
-                  finish: Finish = None) -> PickleWork:
-        handle, calls = self.comm.handle, []
+                  finish: Finish = None) -> Any:
+        place = self._place((sends or receives)[0][1])
+        handle, calls = place.comm.handle, []
         sources = [whole(tensor) for _, tensor in sends]
         targets = [tensor for _, tensor in receives]
-        places = [whole(tensor) for tensor in targets]
-        for function, peers, memory in ((lib.pk_send, sends, sources), (lib.pk_recv, receives, places)):
-            for (peer, _), tensor in zip(peers, memory):
+        memory = [whole(tensor) for tensor in targets]
+        for function, peers, tensors in ((lib.pk_send, sends, sources), (lib.pk_recv, receives, memory)):
+            for (peer, _), tensor in zip(peers, tensors):
                 (count, dtype), pointer = moved(tensor), address(tensor)
                 calls.append(lambda stream, function=function, pointer=pointer, count=count, dtype=dtype, peer=peer:
                              function(pointer, count, dtype, peer, handle, stream))
-        return self._begin(name, calls, sources, targets, places, finish or copies_back(targets, places))
+        return self._begin(place, name, calls, sources, targets, memory, finish or copies_back(targets, memory))
 
     # ---- several at once (batch_isend_irecv) ----
 
@@ -376,6 +408,9 @@ class ProcessGroupPickle(ProcessGroup):
     def _end_coalescing(self, *_: Any) -> Optional[Work]:
         works, self.coalescing = self.coalescing or [], None
         self.grouped.__exit__(None)
+        for work in works:
+            if isinstance(work, GpuWork):
+                work.has_begun()
         return Together(works) if works else None
 
     start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
@@ -428,27 +463,32 @@ SLACK = 0.5 # seconds
 
 
 def create(store: Any, rank: int, size: int, timeout: Any) -> ProcessGroupPickle:
-    """Rank 0 makes the id, and the store hands it round; all of it within the deadline."""
+    """How torch makes a group."""
     limit = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else float(timeout)
+    return ProcessGroupPickle(created(store, "pickle/id", rank, size, limit, "host"), limit, store)
+
+
+def created(store: Any, key: str, rank: int, size: int, limit: float, device: Union[int, str]) -> Communicator:
+    """Rank 0 makes the id, and the store hands it round; all of it within the deadline."""
     begun = time.monotonic()
     if rank == 0:
         id = unique_id()
-        store.set("pickle/id", id.hex())
+        store.set(key, id.hex())
     else:
         try:
-            store.wait(["pickle/id"], datetime.timedelta(seconds=limit))
-            id = bytes.fromhex(store.get("pickle/id").decode())
+            store.wait([key], datetime.timedelta(seconds=limit))
+            id = bytes.fromhex(store.get(key).decode())
         except RuntimeError as error:
             raise late(rank, limit, "rank 0 has put no id into torch's store, or the store is gone: %s" % error) from error
-    return ProcessGroupPickle(made_until(id, size, rank, limit, begun + limit + SLACK), limit)
+    return made_until(id, size, rank, limit, begun + limit + SLACK, device)
 
 
-def made_until(id: bytes, size: int, rank: int, limit: float, end: float) -> Communicator:
+def made_until(id: bytes, size: int, rank: int, limit: float, end: float, device: Union[int, str]) -> Communicator:
     """A communicator whose operations have the whole deadline, though a part of it may have passed. SLACK leaves the library the
     time to say who is missing."""
     comm = Communicator.__new__(Communicator)
     comm.handle = ctypes.c_void_p()
-    config = config_of("host", None, 0, limit)
+    config = config_of(device, None, 0, limit)
     config.nonblocking = 1
     raw = structures["pk_unique_id"].from_buffer_copy(id)
     result = lib.pk_comm_init_rank(ctypes.byref(comm.handle), size, rank, ctypes.byref(raw), ctypes.byref(config))
@@ -478,7 +518,7 @@ def register() -> None:
     """Make the name known to torch; `import libpickle.torch` does it."""
     if hasattr(dist.Backend, NAME.upper()):
         return
-    more = {"devices": ["cpu"]} if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}
+    more = {"devices": ["cpu", "cuda"]} if "devices" in inspect.signature(dist.Backend.register_backend).parameters else {}
     dist.Backend.register_backend(NAME, create, **more)
 
 

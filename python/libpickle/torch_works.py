@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations under way of the backend "pickle": of host tensors in host streams, several as one;
+"""Operations under way of the backend "pickle": of host tensors in host streams, of GPU tensors in a CUDA stream, several as one;
 and what a group and its operations share."""
 import atexit
 import ctypes
@@ -8,19 +8,21 @@ import queue
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import torch
 from torch.distributed.distributed_c10d import Work
 
 from ._library import CONSTANTS, lib
+from . import streams
 from .communicator import Communicator
 from .errors import DeadlineError, Error, UnsupportedError, check
-from .streams import Stream
+from .streams import CudaStream, Stream
 
 IN_PROGRESS = CONSTANTS["PK_IN_PROGRESS"]
 HELD = 64 # from so many operations on those that have ended are let go, though nobody has waited for them
 Finish = Optional[Callable[[], None]]
+Calls = Sequence[Callable[[Any], int]] # each a function of the stream
 Tensor = torch.Tensor
 
 
@@ -29,6 +31,28 @@ def unsupported(text: str) -> Error:
     error.code, error.text = CONSTANTS["PK_ERR_UNSUPPORTED"], str(error)
     return error
 
+
+def call_all(calls: Calls, stream: Any) -> None:
+    """Start calls as one operation."""
+    if len(calls) == 1:
+        check(calls[0](stream))
+        return
+    with streams.group():
+        for call in calls:
+            check(call(stream))
+
+
+def completed_within(work: Work, name: str, limit: float) -> None:
+    """Wait for so many seconds, and raise if that was not enough."""
+    begun, pause = time.monotonic(), 20e-6
+    while not work.is_completed():
+        if time.monotonic() - begun > limit:
+            raise DeadlineError("%s has not ended within the %g s that were given to wait()" % (name, limit))
+        time.sleep(pause)
+        pause = min(2 * pause, 1e-3)
+
+
+# ---- host tensors ----
 
 class HostStreams:
     """Host streams of a group, each for one operation at a time."""
@@ -93,21 +117,16 @@ class PickleWork(Work):
         self.group.let_go(self)
         limit = timeout.total_seconds() if timeout else 0.0
         if limit > 0:
-            self._wait_at_most(limit)
+            try:
+                completed_within(self, self.name, limit)
+            except DeadlineError:
+                self.group.hold(self)
+                raise
         else:
             self._end(lib.pk_stream_synchronize)
         if self.error is not None:
             raise self.error
         return True
-
-    def _wait_at_most(self, limit: float) -> None:
-        begun, pause = time.monotonic(), 20e-6
-        while not self.is_completed():
-            if time.monotonic() - begun > limit:
-                self.group.hold(self)
-                raise DeadlineError("%s has not ended within the %g s that were given to wait()" % (self.name, limit))
-            time.sleep(pause)
-            pause = min(2 * pause, 1e-3)
 
     def synchronize(self) -> None:
         self.wait()
@@ -134,6 +153,119 @@ class PickleWork(Work):
             raise self.error
         return self.outputs
 
+
+class HostPlace:
+    """Where operations of host tensors run: the group's communicator, and a host stream for each."""
+
+    def __init__(self, group: "Shared") -> None:
+        self.group, self.comm, self.device = group, group.comm, torch.device("cpu")
+
+    def begin(self, name: str, calls: Calls, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+              finish: Finish, batch: bool) -> PickleWork: # pylint: disable=unused-argument
+        stream = self.group.host_streams.take()
+        try:
+            call_all(calls, stream.value)
+        except BaseException: # it was refused, or a part of it may have begun
+            lib.pk_stream_synchronize(stream.value)
+            self.group.host_streams.give_back(stream)
+            raise
+        work = PickleWork(self.group, name, stream, list(outputs), (inputs, kept), finish)
+        self.group.hold(work)
+        return work
+
+
+# ---- GPU tensors ----
+
+class GpuWork(Work):
+    """An operation of GPU tensors in a CUDA stream. As with NCCL wait() lets the current stream wait, and the CPU goes on; with a time
+    it waits itself."""
+
+    def __init__(self, place: "GpuPlace", stream: Any, name: str, outputs: List[Tensor], finish: Finish) -> None:
+        super().__init__()
+        self.place, self.stream, self.name, self.outputs, self.finish = place, stream, name, outputs, finish
+        self.event: Any = None
+
+    def has_begun(self) -> None:
+        """The library has been given all of it: what comes behind it in the stream."""
+        with torch.cuda.stream(self.stream):
+            if self.finish is not None:
+                self.finish()
+                self.finish = None
+            self.event = torch.cuda.Event()
+            self.event.record()
+
+    def is_completed(self) -> bool:
+        return self.event is not None and bool(self.event.query())
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> Optional[Exception]:
+        try:
+            self.place.check()
+        except Error as error:
+            return error
+        return None
+
+    def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
+        limit = timeout.total_seconds() if timeout else 0.0
+        if limit > 0:
+            completed_within(self, self.name, limit)
+        elif self.event is not None:
+            torch.cuda.current_stream(self.place.device).wait_event(self.event)
+        self.place.check()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> List[Tensor]:
+        return self.outputs
+
+    def source_rank(self) -> int:
+        raise unsupported("a receive names its rank")
+
+    def get_future(self) -> torch.futures.Future:
+        future: torch.futures.Future = torch.futures.Future(devices=[self.place.device])
+        with torch.cuda.stream(self.stream): # whoever takes the result waits for what is in it now
+            future.set_result(self.outputs)
+        return future
+
+
+class GpuPlace:
+    """Where operations of GPU tensors run: a communicator, with CUDA streams: one for collectives and batches, one for sends and one for
+    receives, so that of two ranks that both receive and then send neither waits for itself."""
+
+    def __init__(self, comm: Communicator, device: torch.device) -> None:
+        self.comm, self.device = comm, device
+        self.together, self.sends, self.receives = (torch.cuda.Stream(device) for _ in range(3))
+
+    def begin(self, name: str, calls: Calls, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
+              finish: Finish, batch: bool) -> GpuWork:
+        stream = self.together if batch else {"send": self.sends, "recv": self.receives}.get(name, self.together)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        for tensors in (inputs, outputs, kept):
+            for tensor in tensors:
+                tensor.record_stream(stream)
+        call_all(calls, CudaStream(stream).value)
+        return GpuWork(self, stream, name, list(outputs), finish)
+
+    def check(self) -> None:
+        """Raise what has failed the communicator."""
+        if self.comm.handle:
+            self.comm.Check()
+
+    def drain(self) -> None:
+        """Wait until all work before and in the streams has ended."""
+        for stream in (torch.cuda.current_stream(self.device), self.together, self.sends, self.receives):
+            stream.synchronize()
+        self.check()
+
+
+Place = Union[HostPlace, GpuPlace]
+
+
+# ---- a group's ----
 
 class Waiter:
     """A thread that waits for operations in the place of those who want a future (DDP). It is made with the first."""
@@ -172,6 +304,8 @@ class Shared:
     def __init__(self, comm: Communicator, limit: float) -> None:
         self.comm, self.limit = comm, limit # seconds
         self.host_streams = HostStreams()
+        self.host = HostPlace(self)
+        self.gpu: Optional[GpuPlace] = None
         self.waiter = Waiter()
         self.ended = False
         # Operations that nobody has waited for yet: the program may have forgotten them, and torch 1.13 hands C++ an operation
@@ -193,10 +327,19 @@ class Shared:
             return
         self.ended = True
         if abort:
-            lib.pk_comm_abort(self.comm.handle) # what waits is released
+            self.abort()
         self.waiter.end()
-        handle, self.comm.handle = self.comm.handle, ctypes.c_void_p()
-        lib.pk_comm_destroy(handle)
+        for comm in self.communicators():
+            handle, comm.handle = comm.handle, ctypes.c_void_p()
+            lib.pk_comm_destroy(handle)
+
+    def communicators(self) -> List[Communicator]:
+        return [self.comm] if self.gpu is None else [self.gpu.comm, self.comm]
+
+    def abort(self) -> None:
+        """What waits is released."""
+        for comm in self.communicators():
+            comm.Abort()
 
 
 def end_all() -> None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a rank's fault is for the other: an exception within the deadline, wherever it happens, that says who it was, and never the
 end of the process. Each cell is two processes: the one at fault does what the cell is named after, and the other must see the
-exception. Host tensors go over the backend "pickle", tensors of GPUs over the backend "nccl" under pickle-nccl.
+exception. Over the backend "pickle", or with tensors of GPUs over the backend "nccl" under pickle-nccl.
 
-usage: torch_faults.py [CELL...]      as in kill-collective; "each": rank 1's 18, without backward; without a name all
-       pickle-nccl -- torch_faults.py --cuda [CELL...]     without a name "each": torch raises nothing in backward there"""
+usage: torch_faults.py [--cuda] [CELL...]      as in kill-collective; "each": rank 1's 18, without backward; without a name all
+           --cuda: tensors of GPUs; there is a place more, the first operation of such tensors, which makes their communicator
+       pickle-nccl -- torch_faults.py --nccl [CELL...]      without a name "each": torch raises nothing in backward there"""
 import datetime
 import os
 import signal
@@ -33,7 +34,7 @@ EXPECTED = { # of the other rank: in init, later
     "mismatch": (libpickle.MismatchError,) * 2,
 }
 PLACES = ("init", "collective", "p2p")
-CUDA = False
+CUDA = NCCL = False
 
 
 def device_of(rank):
@@ -41,8 +42,8 @@ def device_of(rank):
 
 
 def begin(name, rank, size=2):
-    more = {"device_id": device_of(rank)} if CUDA else {} # so that init makes the communicator
-    dist.init_process_group("nccl" if CUDA else "pickle", store=dist.PrefixStore(name, STORE.client()), rank=rank,
+    more = {"device_id": device_of(rank)} if NCCL else {} # so that init makes the communicator
+    dist.init_process_group("nccl" if NCCL else "pickle", store=dist.PrefixStore(name, STORE.client()), rank=rank,
                             world_size=size, timeout=datetime.timedelta(seconds=DEADLINE), **more)
 
 
@@ -51,17 +52,19 @@ def seen_by_the_other(name):
 
 
 def operate(where, rank, count=4):
-    device = device_of(rank)
-    if where == "collective" and CUDA: # one that is waited for: torch does not look for errors behind others
-        dist.all_reduce(torch.zeros(count, device=device), async_op=True).wait(datetime.timedelta(seconds=DEADLINE))
-    elif where == "collective":
-        dist.all_reduce(torch.zeros(count, device=device))
-    elif where == "backward": # the operations and their futures are C++'s
-        NET[0](torch.ones(count, 20, device=device)).sum().backward()
-    elif rank == 0:
-        dist.recv(torch.zeros(count, device=device), 1)
+    tensor = torch.zeros(count, device=device_of(rank))
+    if where == "backward": # the operations and their futures are C++'s
+        NET[0](torch.ones(count, 20, device=tensor.device)).sum().backward()
+        if CUDA:
+            dist.barrier() # with GPU tensors backward() may end before the GPU does
+    elif where != "p2p" and not CUDA:
+        dist.all_reduce(tensor)
+    elif where != "p2p": # one that is waited for: errors show there, or with the next operation
+        dist.all_reduce(tensor, async_op=True).wait(datetime.timedelta(seconds=DEADLINE if NCCL else DEADLINE + SLACK))
+    elif not CUDA or NCCL:
+        (dist.recv if rank == 0 else dist.send)(tensor, 1 - rank)
     else:
-        dist.send(torch.zeros(count, device=device), 0)
+        (dist.irecv if rank == 0 else dist.isend)(tensor, 1 - rank).wait(datetime.timedelta(seconds=DEADLINE + SLACK))
 
 
 def fail(fault, where, name, rank):
@@ -97,11 +100,12 @@ def suffer(fault, where, name, rank):
     except Exception as error: # pylint: disable=broad-except
         taken = time.monotonic() - begun
         STORE.client().set(seen_by_the_other(name), "")
-        torchs = CUDA or where == "backward" # then torch makes one of its own of it
-        expected = RuntimeError if torchs else EXPECTED[fault][where != "init"]
+        expected = EXPECTED[fault][where not in ("init", "first")]
+        if NCCL or where == "backward": # torch makes one of its own of it; with GPU tensors the barrier behind backward() may tell
+            expected = (RuntimeError, expected) if CUDA and not NCCL else RuntimeError
         if not isinstance(error, expected):
             raise AssertionError("%s-%s: %s instead of %s" % (fault, where, type(error), expected)) from error
-        if not CUDA and not any(word % (1 - rank) in str(error) for word in ("peer %d", "rank %d")):
+        if not NCCL and not any(word % (1 - rank) in str(error) for word in ("peer %d", "rank %d")):
             raise AssertionError("%s-%s: '%s' does not say who it was" % (fault, where, error)) from error
         if taken > DEADLINE + SLACK:
             raise AssertionError("%s-%s: seen after %.1f s" % (fault, where, taken)) from error
@@ -117,6 +121,8 @@ def cell(fault, where, guilty, name):
             torch.cuda.set_device(device_of(rank))
         if where != "init":
             begin(name, rank)
+            if CUDA and not NCCL and where != "first":
+                dist.all_reduce(torch.zeros(1, device=device_of(rank)))
             dist.barrier()
         if where == "backward":
             net = torch.nn.Sequential(torch.nn.Linear(20, 20), torch.nn.Linear(20, 1))
@@ -138,32 +144,35 @@ def judge(fault, where, guilty, pids):
     return 0
 
 
-def under_cuda():
+def under_nccl():
     """Waits of the backend nccl end with exceptions, its watchdog does not end the process, and init has a deadline, which torch's has not."""
     if "libnccl.so" not in os.environ.get("LD_PRELOAD", ""):
-        sys.exit("torch_faults: --cuda wants pickle-nccl: pickle-nccl -- python3 torch_faults.py --cuda")
+        sys.exit("torch_faults: --nccl wants pickle-nccl: pickle-nccl -- python3 torch_faults.py --nccl")
     os.environ.update(TORCH_NCCL_BLOCKING_WAIT="1", TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0",
                       PK_TIMEOUT_MS=str(int(1000 * DEADLINE)))
 
 
 def chosen(names):
     """(fault, where, the rank at fault) of each cell."""
-    cells = [(fault, where, 1) for fault in EXPECTED for where in PLACES]
+    places = PLACES + (("first",) if CUDA and not NCCL else ())
+    cells = [(fault, where, 1) for fault in EXPECTED for where in places]
     cells += [(fault, "init", 0) for fault in EXPECTED]
     cells += [(fault, "backward", 1) for fault in ("kill", "stop", "exit", "raise", "late")]
 
     def is_wanted(fault, where, guilty):
-        return "all" in names or "%s-%s" % (fault, where) in names or ("each" in names and guilty == 1 and where in PLACES)
+        return not names or "all" in names or "%s-%s" % (fault, where) in names or ("each" in names and guilty == 1 and where in places)
     return [one for one in cells if is_wanted(*one)]
 
 
 def main(names):
     """Run these cells, or all of them. Returns 1 where one failed."""
-    global STORE, CUDA
-    if "--cuda" in names:
-        names = [name for name in names if name != "--cuda"] or ["each"] # of a rank 0 that does not come torch's store tells, after a minute
-        CUDA = True
-        under_cuda()
+    global STORE, CUDA, NCCL
+    NCCL = "--nccl" in names
+    CUDA = NCCL or "--cuda" in names
+    names = [name for name in names if name not in ("--cuda", "--nccl")]
+    if NCCL:
+        names = names or ["each"] # of a rank 0 that does not come torch's store tells, after a minute
+        under_nccl()
     STORE = Store(DEADLINE)
     cells = chosen(names)
     failed = 0
@@ -176,4 +185,4 @@ def main(names):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ["all"]))
+    sys.exit(main(sys.argv[1:]))

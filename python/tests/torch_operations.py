@@ -2,7 +2,8 @@
 """Every collective of torch.distributed over the backend "pickle", on 3 ranks, and a network whose losses must be those of
 Gloo.
 
-usage: torch_operations.py [CELL...]      and then these cells of torch_faults.py, so that torch is imported once"""
+usage: torch_operations.py [CELL...]      and then these cells of torch_faults.py, so that torch is imported once
+       torch_operations.py --cuda         tensors of GPUs; 77: there is none"""
 import datetime
 import sys
 import time
@@ -18,6 +19,8 @@ from checks import equal, forked, raises, run, statuses
 from torch_store import Store
 
 RANK, SIZE = 0, 3
+NEW = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 6)
+CUDA = False # then tensors are on the GPU unless a test says otherwise: see body
 MINUTE = datetime.timedelta(seconds=60)
 
 
@@ -55,6 +58,9 @@ def reductions():
         warnings.simplefilter("ignore") # it is deprecated
         dist.all_reduce_coalesced(both)
     same(both[1], everybodys(3).sum(0), "all_reduce_coalesced")
+    out = torch.zeros(RANK + 1)
+    dist.reduce_scatter(out, [data(RANK, rank + 1) for rank in range(SIZE)])
+    same(out, everybodys(RANK + 1).sum(0), "reduce_scatter of blocks of different lengths")
     out = torch.zeros(2)
     dist.reduce_scatter(out, list(data(RANK, SIZE, 2)))
     same(out, everybodys(SIZE, 2).sum(0)[RANK], "reduce_scatter")
@@ -67,6 +73,10 @@ def reductions():
 
 
 def sparse():
+    if CUDA:
+        raises(libpickle.UnsupportedError, lambda: dist.all_reduce(torch.zeros(7).to_sparse()), "of host memory")
+        return
+
     def mine(rank):
         return torch.sparse_coo_tensor([[0, 2 + rank, 2 + rank]], torch.full((3, 2), 1.0 + rank), (8, 2))
     got = mine(RANK)
@@ -90,11 +100,22 @@ def moves():
         parts = [torch.zeros(2, 2, dtype=dtype) for _ in range(SIZE)]
         dist.all_gather(parts, mine)
         same(torch.stack(parts), every.to(dtype), "all_gather")
+    parts = [torch.zeros(rank + 1) for rank in range(SIZE)]
+    dist.all_gather(parts, data(RANK, RANK + 1))
+    same(torch.cat(parts), torch.cat([data(rank, rank + 1) for rank in range(SIZE)]), "all_gather of different lengths")
     row = torch.zeros(SIZE * 2, 2)
     dist.all_gather(list(row.chunk(SIZE)), data(RANK, 2, 2))
     same(row, every.reshape(-1, 2), "all_gather into one tensor's parts")
     dist.all_gather_into_tensor(row.zero_(), data(RANK, 2, 2))
     same(row, every.reshape(-1, 2), "all_gather_into_tensor")
+    if NEW:
+        with dist._coalescing_manager(): # pylint: disable=protected-access
+            dist.all_gather_into_tensor(row.zero_(), data(RANK, 2, 2))
+        same(row, every.reshape(-1, 2), "all_gather_into_tensor in a batch")
+        part = torch.zeros(2)
+        with dist._coalescing_manager(): # pylint: disable=protected-access
+            dist.reduce_scatter_tensor(part, data(RANK, SIZE * 2))
+        same(part, everybodys(SIZE, 2).sum(0)[RANK], "reduce_scatter_tensor in a batch")
     parts = [torch.zeros(2, 2) for _ in range(SIZE)]
     dist.gather(data(RANK, 2, 2), parts if RANK == 1 else None, dst=1)
     if RANK == 1:
@@ -129,6 +150,15 @@ def messages():
     for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, data(RANK, 1000), after), dist.P2POp(dist.irecv, got, before)]):
         work.wait()
     same(got, data(before, 1000), "batch_isend_irecv")
+    big, got = torch.full((1 << 20,), float(RANK)), torch.zeros(1 << 20)
+    begun = [dist.irecv(got, before), dist.isend(big, after)] # receives first: neither may wait behind the other
+    for work in begun:
+        work.wait()
+    same(got, torch.full((1 << 20,), float(before)), "irecv and isend of a long message")
+    got = torch.zeros(1000)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, got, RANK), dist.P2POp(dist.isend, data(RANK, 1000), RANK)]):
+        work.wait()
+    same(got, data(RANK, 1000), "a batch of messages to oneself")
     raises(libpickle.UnsupportedError, lambda: dist.send(got, after, tag=3), "tags")
     raises(libpickle.UnsupportedError, lambda: dist.recv(got), "rank")
 
@@ -146,14 +176,14 @@ def works():
     same(future.then(lambda f: f.value()[0] * 2).wait(), 2 * everybodys(5).sum(0), "future")
     if RANK == 0:
         work = dist.irecv(torch.zeros(1), 1)
-        assert not work.is_completed()
+        assert not work.is_completed() and not work.is_success()
         begin = time.monotonic()
         raises(TimeoutError, lambda: work.wait(datetime.timedelta(seconds=0.2)), "0.2 s")
         assert time.monotonic() - begin < 10
-        dist.send(torch.zeros(1), 1)
+        dist.send(torch.zeros(1, device="cpu"), 1) # of GPU tensors a message would wait behind the one that waits
         work.wait()
     elif RANK == 1:
-        dist.recv(torch.zeros(1), 0)
+        dist.recv(torch.zeros(1, device="cpu"), 0)
         dist.send(torch.zeros(1), 0)
 
 
@@ -176,13 +206,62 @@ def part_of_the_ranks():
     dist.barrier()
 
 
+def both_kinds():
+    """Host tensors and GPU tensors in one group, by turns and in one batch."""
+    if not CUDA:
+        return
+    after, before = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    for _ in range(3):
+        for device in ("cpu", "cuda"):
+            got = data(RANK, 1000).to(device)
+            dist.all_reduce(got)
+            same(got, everybodys(1000).sum(0).to(device), "all_reduce of %s tensors by turns" % device)
+    devices = ("cuda", "cpu")
+    sent, got = ([data(RANK, 500).to(device) for device in devices] for _ in range(2))
+    batch = [dist.P2POp(dist.isend, tensor, after) for tensor in sent] + [dist.P2POp(dist.irecv, tensor, before) for tensor in got]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+    for tensor in got:
+        same(tensor, data(before, 500).to(tensor.device), "a batch of both kinds")
+    raises(libpickle.ArgumentError, lambda: dist.all_gather_into_tensor(torch.zeros(6), torch.zeros(2, device="cpu")), "is on")
+
+
+def in_order():
+    """What the current stream did before a call is in what is sent, and what it does after wait() sees what arrived, though the CPU waits for neither."""
+    if not CUDA:
+        return
+    for number in range(20):
+        got = torch.zeros(1 << 20)
+        torch.cuda._sleep(1 << 22) # some milliseconds # pylint: disable=protected-access
+        got += RANK + number
+        work = dist.all_reduce(got, async_op=True)
+        work.wait()
+        copied = got * 2
+        got.zero_()
+        same(copied, torch.full((1 << 20,), 2.0 * sum(rank + number for rank in range(SIZE))), "a sum in the stream's order")
+
+
+def captured():
+    """A sum in a CUDA graph, which is launched with other data."""
+    if not CUDA:
+        return
+    got, graph = torch.ones(5000), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        dist.all_reduce(got)
+        got += 1
+    for number in range(3):
+        got.fill_(RANK + number)
+        graph.replay()
+        same(got, torch.full((5000,), 1.0 + sum(rank + number for rank in range(SIZE))), "a graph's sum")
+
+
 def mesh():
     """What newer torch builds on: meshes of groups with names, collectives that go by the name, sharded parameters."""
-    if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
+    if not NEW:
         return
     from torch.distributed import _functional_collectives as functional, device_mesh # pylint: disable=import-outside-toplevel
     from torch.distributed.fsdp import fully_shard # pylint: disable=import-outside-toplevel
-    row = device_mesh.init_device_mesh("cpu", (SIZE,))
+    row = device_mesh.init_device_mesh("cuda" if CUDA else "cpu", (SIZE,))
     got = functional.all_reduce(data(RANK, 4), "sum", row)
     same(got, everybodys(4).sum(0), "a functional all_reduce")
     torch.manual_seed(5)
@@ -223,14 +302,26 @@ def body(rank):
     global RANK
     RANK = rank
     torch.set_num_threads(1)
+    if CUDA:
+        torch.cuda.set_device(RANK % torch.cuda.device_count())
+        torch.set_default_device("cuda")
     dist.init_process_group("pickle", store=STORE.client(), rank=RANK, world_size=SIZE, timeout=MINUTE)
+    if CUDA:
+        dist.barrier(device_ids=[torch.cuda.current_device()])
+        if RANK < 2: # not everybody has to come any more
+            (dist.recv if RANK else dist.send)(torch.zeros(3), 1 - RANK)
     equal(dist.get_backend(), "pickle", "backend")
-    run([reductions, sparse, moves, messages, works, forgotten, part_of_the_ranks, mesh, data_parallel])
+    run([reductions, sparse, moves, messages, works, forgotten, part_of_the_ranks, both_kinds, in_order, captured, mesh, data_parallel])
     dist.barrier()
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--cuda"]:
+        CUDA = bool(torch.backends.cuda.is_built()) and torch.cuda.device_count() > 0
+        if not CUDA:
+            sys.exit(77)
+        sys.argv[1:] = []
     STORE = Store(MINUTE.total_seconds())
     CODE = max(map(abs, statuses(forked(SIZE, body))))
     if sys.argv[1:]:

@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # PyTorch's own distributed tests over its NCCL and over libpickle at the same time; then the two sets of results are compared.
-# usage: shipped.sh [-c] [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER
+# usage: shipped.sh [-c | -b] [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER
 #   -c  tensors of the host, over the back ends gloo and pickle; no GPU is needed. PYTHONPATH names libpickle's package
+#   -b  tensors of GPUs over the back ends nccl and pickle; without it over nccl both times, whose library is another one
 #   -n  pytests that run side by side, half of them over each library (12); -k  as pytest's
 #   -t  both runs are cut after so long (540); what has ended until then is compared
 # PICKLE_NCCL names pickle-nccl, PYTHON the interpreter, BACKEND another back end than nccl.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
-workers=12 expression="" seconds=540 first=nccl
-while getopts cn:k:t: option; do
+workers=12 expression="" seconds=540 first=nccl second=nccl
+while getopts cbn:k:t: option; do
     case $option in
-    c) first=gloo ;;
+    c) first=gloo second=pickle ;;
+    b) second=pickle ;;
     n) workers=$OPTARG ;;
     k) expression=$OPTARG ;;
     t) seconds=$OPTARG ;;
@@ -19,11 +21,11 @@ while getopts cn:k:t: option; do
     esac
 done
 shift $((OPTIND - 1))
-out=${1:?usage: shipped.sh [-c] [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER}
+out=${1:?usage: shipped.sh [-c | -b] [-n PYTESTS] [-k EXPRESSION] [-t SECONDS] FOLDER}
 python=${PYTHON:-python3}
 pickle_nccl=${PICKLE_NCCL:-pickle-nccl}
-if [ $first = gloo ]; then
-    export BACKEND=gloo CUDA_VISIBLE_DEVICES= # beside fewer GPUs than ranks the tests skip themselves
+[ $first = nccl ] || export BACKEND=gloo CUDA_VISIBLE_DEVICES= # beside fewer GPUs than ranks the tests skip themselves
+if [ $second = pickle ]; then
     $python -c 'import libpickle' || { echo "FAIL libpickle's package is not there: PYTHONPATH"; exit 1; }
 else
     command -v "$pickle_nccl" >/dev/null || { echo "FAIL pickle-nccl is not there: $pickle_nccl"; exit 1; }
@@ -64,7 +66,7 @@ pytests() {
 trap 'kill $(jobs -p) 2>/dev/null' EXIT
 trap 'exit 143' TERM INT
 pytests $first env
-if [ $first = gloo ]; then
+if [ $second = pickle ]; then
     pytests pickle env SHIPPED_INSTEAD=pickle
 else
     pytests pickle "$pickle_nccl" --

@@ -18,12 +18,12 @@ void pki_engine_free_ended(struct pki_engine *e)
 /* Receives get what they pull by puts the other way. */
 static void put_ended(struct pki_put *put)
 {
-    const struct pki_xfer *xfer = put->owner;
+    struct pki_xfer *xfer = put->owner;
 
     if (xfer->is_send)
         pki_send_put_done(put);
-    else
-        pki_coop_get_ended(put);
+    else if (pki_coop_get_ended(put))
+        pki_xfer_progressed(xfer);
 }
 
 static void take_event(struct pki_engine *e, struct pki_event *event)

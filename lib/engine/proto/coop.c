@@ -149,24 +149,37 @@ static bool claim(struct pki_xfer *xfer, uint32_t *piece)
     return false;
 }
 
-/* This end has moved the last piece: the other does not know yet. */
-static void end(struct pki_xfer *xfer)
-{
-    struct pki_msg msg = pki_xfer_message(xfer, xfer->is_send ? PKI_MSG_FIN : PKI_MSG_ATS);
-
-    msg.offset = xfer->bytes;
-    if (pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK)
-        pki_xfer_activate(xfer); /* again when there is room */
-    else
-        pki_coop_ended(xfer);
-}
-
-void pki_coop_ended(struct pki_xfer *xfer)
+static void both_know(struct pki_xfer *xfer)
 {
     if (!xfer->is_send && xfer->signals.slot >= 0)
         pki_slots_give(&xfer->peer->signals, xfer->signals.slot);
     xfer->done = xfer->reported = xfer->bytes;
     pki_xfer_enter(xfer, PKI_XFER_DONE);
+}
+
+/* This end has moved the last piece: the other does not know yet. False: it will be told when there is room. */
+static bool tell_of_end(struct pki_xfer *xfer)
+{
+    struct pki_msg msg = pki_xfer_message(xfer, xfer->is_send ? PKI_MSG_FIN : PKI_MSG_ATS);
+
+    msg.offset = xfer->bytes;
+    if (pki_ctrl_send(xfer->peer, &msg, NULL, xfer->engine) != PK_OK) {
+        pki_xfer_activate(xfer);
+        return false;
+    }
+    both_know(xfer);
+    return true;
+}
+
+static void end(struct pki_xfer *xfer)
+{
+    if (tell_of_end(xfer))
+        pki_xfer_progressed(xfer);
+}
+
+void pki_coop_ended(struct pki_xfer *xfer)
+{
+    both_know(xfer);
     pki_xfer_progressed(xfer);
 }
 
@@ -337,45 +350,43 @@ static bool is_taken_back(const struct pki_xfer *xfer)
            atomic_load_explicit(xfer->path->revoked, memory_order_relaxed) != 0;
 }
 
-static void get_from(struct pki_xfer *xfer, const void *from, size_t len)
+/* True: the transfer has progressed. */
+static bool get_from(struct pki_xfer *xfer, const void *from, size_t len)
 {
     pk_result_t result = xfer->user.calls->combine(xfer->user.task, xfer->user.step, xfer->done, from, len);
 
     if (result != PK_OK) {
         pki_engine_poison(xfer->engine, result, true);
-        return;
+        return false;
     }
     if (is_taken_back(xfer)) /* the news of the failure come by their own way */
-        return;
+        return false;
     xfer->done += len;
     if (xfer->done == xfer->bytes) {
         xfer->coop.piece = PKI_PIECE_LAST;
-        end(xfer);
-        return;
+        return tell_of_end(xfer);
     }
     pki_xfer_activate(xfer);
-    pki_xfer_progressed(xfer);
+    return true;
 }
 
-static void get_done(struct pki_xfer *xfer, const struct pki_put *get)
-{
-    xfer->coop.piece = PKI_PIECE_NONE;
-    get_from(xfer, get->src, get->bytes);
-}
-
-void pki_coop_get_ended(struct pki_put *get)
+bool pki_coop_get_ended(struct pki_put *get)
 {
     struct pki_xfer *xfer = get->owner;
 
     xfer->engine->proto.puts_out--;
     if (atomic_load(&xfer->engine->failed) != PK_OK)
-        return;
-    if (get->result != PK_OK)
+        return false;
+    if (get->result != PK_OK) {
         pki_put_failed(xfer, get->result);
-    else if (xfer->state == PKI_XFER_GET)
-        get_done(xfer, get);
-    else
-        pki_coop_piece_done(xfer);
+        return false;
+    }
+    if (xfer->state == PKI_XFER_GET) {
+        xfer->coop.piece = PKI_PIECE_NONE;
+        return get_from(xfer, get->src, get->bytes);
+    }
+    pki_coop_piece_done(xfer);
+    return false;
 }
 
 /* At the beginning of the landing block, which so stays in the cache, unless the result may lie in that block. */
@@ -407,10 +418,10 @@ void pki_coop_get(struct pki_xfer *xfer)
         return;
     if (xfer->coop.piece == PKI_PIECE_LAST)
         end(xfer);
-    else if (xfer->there.mapped)
-        get_from(xfer, (const void *)(uintptr_t)(xfer->there.remote + xfer->done), len); /* NOLINT: mapped */
-    else
+    else if (!xfer->there.mapped)
         get_piece(xfer, len);
+    else if (get_from(xfer, (const void *)(uintptr_t)(xfer->there.remote + xfer->done), len)) /* NOLINT: mapped */
+        pki_xfer_progressed(xfer);
 }
 
 /* The sender may do the rest, end, and free its memory before this is read: only a piece in hand keeps it there. */

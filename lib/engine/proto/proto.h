@@ -115,7 +115,7 @@ bool pki_put_refused(const struct pki_xfer *xfer, pk_result_t result);
 void pki_coop_reserve(struct pki_xfer *xfer);                                /* receive: take a slot for the grant, if it may be shared */
 pk_result_t pki_coop_offer(struct pki_xfer *xfer);                           /* send */
 void pki_coop_get(struct pki_xfer *xfer);                                    /* receive */
-void pki_coop_get_ended(struct pki_put *get);                                /* receive: what it has pulled has landed, or not */
+bool pki_coop_get_ended(struct pki_put *get); /* receive: what it has pulled has landed, or not; true: it has progressed */
 bool pki_coop_may_get(const struct pki_xfer *xfer);                          /* receive that combines */
 bool pki_coop_pays(const struct pki_xfer *xfer);                             /* send, granted; else it goes through the control channel */
 /* Two copies through the control channel take less time than one by the kernel, as of now. */

@@ -13,22 +13,57 @@
 
 #define ABORT_MS 80 /* how long an abort waits for an init to end: it may be inside a system call that cannot be called off */
 
-static void settle(struct pk_comm *comm, pk_result_t result)
+static void look_at_parent(struct pki_call_off *cancel)
 {
+    struct pk_comm *comm = pki_container_of(cancel, struct pk_comm, cancel);
+
+    pki_engine_look_around(comm->parent->engine);
+    if (pki_engine_status(comm->parent->engine) == PK_OK)
+        return;
+    cancel->quiet = true; /* the parent's ranks all hear of it */
+    atomic_store(&cancel->on, true);
+}
+
+void pki_comm_watch_parent(struct pk_comm *comm, struct pk_comm *parent)
+{
+    comm->parent = parent;
+    comm->cancel.look = look_at_parent;
+}
+
+/* The parent's failure is why the other ranks have given up, too. */
+static pk_result_t leave_parent(struct pk_comm *comm, pk_result_t result)
+{
+    pk_result_t of_parent = PK_OK;
+
+    if (comm->parent != NULL && result != PK_OK) {
+        pki_engine_look_around(comm->parent->engine);
+        of_parent = pki_engine_status(comm->parent->engine);
+    }
+    comm->cancel.look = NULL;
+    comm->parent = NULL;
+    return of_parent != PK_OK ? of_parent : result;
+}
+
+static pk_result_t settle(struct pk_comm *comm, pk_result_t outcome)
+{
+    const pk_result_t result = leave_parent(comm, outcome);
+
     if (result != PK_OK) {
         comm->error = *pki_error_get();
         comm->error.code = result;
     }
     atomic_store(&comm->state, result); /* pairs with the load in pki_comm_state: the record is complete */
-    if (result == PK_OK && atomic_load(&comm->cancel)) /* an abort that came too late to stop the init, and did not wait */
+    /* An abort that came too late to stop the init, and did not wait. */
+    if (result == PK_OK && atomic_load(&comm->cancel.on) && !comm->cancel.quiet)
         pki_engine_abort(comm->engine);
+    return result;
 }
 
 static void *bring_up_thread(void *arg)
 {
     struct pk_comm *comm = arg;
 
-    settle(comm, pki_comm_bring_up(comm));
+    (void)settle(comm, pki_comm_bring_up(comm));
     return NULL;
 }
 
@@ -45,11 +80,8 @@ static pk_result_t begin(struct pk_comm *comm)
 {
     pk_result_t result = PK_OK;
 
-    if (!comm->config.nonblocking) {
-        result = pki_comm_bring_up(comm);
-        settle(comm, result);
-        return result;
-    }
+    if (!comm->config.nonblocking)
+        return settle(comm, pki_comm_bring_up(comm));
     if (comm->config.device == PK_DEVICE_AUTO)
         result = pki_comm_open_device(comm);
     if (result == PK_OK)
@@ -69,7 +101,7 @@ static pk_result_t allocate(struct pk_comm **out, const pk_comm_config_t *config
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a communicator");
     comm->stamp = pki_fork_stamp();
     atomic_init(&comm->state, PK_IN_PROGRESS);
-    atomic_init(&comm->cancel, false);
+    atomic_init(&comm->cancel.on, false);
     atomic_init(&comm->placed, false);
     pki_list_init(&comm->turn);
     result = pki_config_resolve(config, comm);
@@ -221,7 +253,7 @@ pk_result_t pki_comm_state(struct pk_comm *comm)
     pk_result_t state = pki_comm_outcome(comm);
 
     if (state == PK_IN_PROGRESS)
-        return atomic_load(&comm->cancel) ? aborted_in_init(comm) : state;
+        return atomic_load(&comm->cancel.on) && !comm->cancel.quiet ? aborted_in_init(comm) : state;
     if (state != PK_OK) {
         pki_error_set(&comm->error);
         return state;
@@ -248,7 +280,7 @@ pk_result_t pki_comm_abort(struct pk_comm *comm)
     const uint64_t until = pki_deadline_ns(ABORT_MS);
 
     if (atomic_load(&comm->state) == PK_IN_PROGRESS)
-        atomic_store(&comm->cancel, true);
+        atomic_store(&comm->cancel.on, true);
     while (atomic_load(&comm->state) == PK_IN_PROGRESS && pki_now_ns() < until)
         usleep(pki_tuning.wait.turn_us);
     if (pki_comm_outcome(comm) == PK_OK)

@@ -143,7 +143,8 @@ struct pk_comm {
     int32_t *homes;       /* [rank] the lowest rank of its process: proven of this rank's process, and what the others have proven */
     struct pki_hosts *hosts; /* of the ranks */
     struct pki_iface *ifaces[PKI_TRANSPORTS_MAX];
-    atomic_bool cancel;
+    struct pki_call_off cancel;
+    struct pk_comm *parent; /* while this one is made out of it; its failure calls that off */
     pk_error_info_t error; /* of init, written before state */
     bool has_thread;
     pthread_t thread;
@@ -287,6 +288,9 @@ pk_result_t pki_comm_connect(struct pk_comm *comm);
 pk_result_t pki_comm_place_inboxes(struct pk_comm *comm); /* of fused collectives, behind connect */
 /* For what goes over the side sockets in init: it listens to the bootstrap too. */
 struct pki_wait pki_comm_setup_timeout(struct pk_comm *comm);
+
+/* Within its init, until that ends: where the parent fails, the init ends with the parent's error. */
+void pki_comm_watch_parent(struct pk_comm *comm, struct pk_comm *parent);
 
 /* comm.c */
 /* A null id: size, rank and id are the launcher's to say. */

@@ -247,8 +247,10 @@ pk_result_t pki_split_meet(struct pk_comm *comm, int *joiners)
     comm->deadline_ns = pki_deadline_ns(comm->config.timeout_ms); /* until now the parent's counted */
     if (result == PK_OK)
         result = grows ? pki_grow_place(s, comm) : place(s, comm);
-    if (result == PK_OK)
+    if (result == PK_OK) {
         s->listens = false; /* the bootstrap takes it */
+        pki_comm_watch_parent(comm, s->parent);
+    }
     *joiners = grows ? s->mine.color : 0;
     release(s);
     return result;

@@ -28,9 +28,18 @@ union control {
     char room[CMSG_SPACE(sizeof(int) * PKI_FRAME_FDS)];
 };
 
+bool pki_is_called_off(struct pki_call_off *cancel)
+{
+    if (cancel == NULL)
+        return false;
+    if (cancel->look != NULL)
+        cancel->look(cancel);
+    return atomic_load_explicit(&cancel->on, memory_order_acquire);
+}
+
 bool pki_is_cancelled(const struct pki_wait *wait)
 {
-    return wait->cancel != NULL && atomic_load_explicit(wait->cancel, memory_order_acquire);
+    return pki_is_called_off(wait->cancel);
 }
 
 pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wait)

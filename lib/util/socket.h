@@ -13,19 +13,28 @@
 #include "pickle/base.h"
 #include "util/log.h"
 
-/* How long to wait: until the deadline, or until somebody sets *cancel (may be NULL). */
+/* What calls waits off. */
+struct pki_call_off {
+    atomic_bool on;
+    bool quiet;                              /* nobody need be told why */
+    void (*look)(struct pki_call_off *self); /* NULL, or asked in waits, every 20 ms: may set the others */
+};
+
+bool pki_is_called_off(struct pki_call_off *cancel); /* or NULL */
+
+/* How long to wait: until the deadline, or until it is called off (`cancel` may be NULL). */
 struct pki_wait {
     uint64_t deadline_ns;
-    const atomic_bool *cancel;
+    struct pki_call_off *cancel;
     pk_result_t (*listen)(void *arg); /* NULL, or asked every 20 ms in which nothing came: other than PK_OK ends the wait */
     void *arg;
 };
 
-/* Where a wait ended with PK_ERR_ABORTED: by *cancel, and there is no error record; or else by listen, which has made one. */
+/* Where a wait ended with PK_ERR_ABORTED: it was called off, without an error record; or else listen has made one. */
 bool pki_is_cancelled(const struct pki_wait *wait);
 
 /* Wait until one of `fds` is ready. PK_OK: one is (revents are set). PK_IN_PROGRESS: the deadline has passed. PK_ERR_ABORTED:
- * *cancel was set; it is looked at every 20 ms. Neither of these two makes an error record: the caller knows what is missing.
+ * it was called off. Neither of these two makes an error record: the caller knows what is missing.
  * PK_ERR_SYSTEM is recorded. And what wait->listen returns. */
 pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wait);
 

@@ -30,7 +30,7 @@ struct rank {
     struct pki_meeting meeting; /* instead of the id */
     uint64_t timeout_ms;
     uint64_t delay_ms;
-    const atomic_bool *cancel;
+    struct pki_call_off *cancel;
     pk_result_t (*body)(struct rank *self, struct pki_bootstrap *b);
     pk_result_t result;
     pk_error_info_t error;

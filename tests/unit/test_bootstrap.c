@@ -331,18 +331,18 @@ Test(bootstrap, arguments)
 
 static void cancel_after(struct rank *ranks, int first, int count, const char *what)
 {
-    static atomic_bool cancel;
+    static struct pki_call_off cancel;
     uint64_t at;
     int before = open_files();
 
-    atomic_store(&cancel, false);
+    atomic_store(&cancel.on, false);
     for (int r = first; r < first + count; r++) {
         ranks[r].cancel = &cancel;
         start_rank(&ranks[r]);
     }
     sleep_ms(150);
     at = pki_now_ns();
-    atomic_store(&cancel, true);
+    atomic_store(&cancel.on, true);
     join_ranks(ranks + first, count);
     cr_expect_lt((pki_now_ns() - at) / PKI_NS_PER_MS, SOON_MS, "%s", what);
     expect_all(ranks + first, count, PK_ERR_ABORTED, NULL);

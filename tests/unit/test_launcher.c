@@ -275,7 +275,7 @@ Test(launcher, torchrun_under_another_launcher)
 Test(launcher, turns)
 {
     struct pki_list turns[3];
-    const atomic_bool cancelled = true;
+    struct pki_call_off cancelled = { .on = true };
 
     for (int i = 0; i < 3; i++) {
         pki_list_init(&turns[i]);

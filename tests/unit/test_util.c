@@ -306,7 +306,7 @@ Test(socket, all_of_it_or_an_error, .timeout = 20)
 
 Test(socket, deadline_and_cancel, .timeout = 20)
 {
-    static atomic_bool cancel;
+    static struct pki_call_off cancel;
     struct pki_wait wait = { .deadline_ns = pki_deadline_ns(60), .cancel = &cancel };
     uint64_t began = pki_now_ns();
     char *data = calloc(1, BULK_BYTES); /* more than fits */
@@ -316,7 +316,7 @@ Test(socket, deadline_and_cancel, .timeout = 20)
     cr_expect_eq(pki_send_all(ends[0], data, BULK_BYTES, &wait, NULL), PK_ERR_TIMEOUT);
     cr_expect_geq(pki_now_ns() - began, 60 * PKI_NS_PER_MS);
     cr_expect_leq(pki_now_ns() - began, 5 * PKI_NS_PER_S);
-    atomic_store(&cancel, true);
+    atomic_store(&cancel.on, true);
     wait.deadline_ns = PKI_NO_DEADLINE;
     cr_expect_eq(pki_send_all(ends[0], data, 1, &wait, NULL), PK_ERR_ABORTED);
     free(data);

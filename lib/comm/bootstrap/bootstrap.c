@@ -79,7 +79,7 @@ static pk_result_t open_root(struct pki_bootstrap *b, struct pki_meeting *meetin
 }
 
 /* The state of a rank that has no connection yet. */
-static struct pki_bootstrap *create(int size, int rank, const struct pki_meeting *meeting, const atomic_bool *cancel)
+static struct pki_bootstrap *create(int size, int rank, const struct pki_meeting *meeting, struct pki_call_off *cancel)
 {
     struct pki_bootstrap *b = calloc(1, sizeof *b);
 
@@ -106,7 +106,7 @@ static struct pki_bootstrap *create(int size, int rank, const struct pki_meeting
 
 /* Rank 0 closes its listeners before it welcomes anybody; whatever is still open, the caller does. */
 static pk_result_t open_at(struct pki_bootstrap **bootstrap, int size, int rank, struct pki_meeting *meeting,
-                           uint64_t deadline_ns, const atomic_bool *cancel)
+                           uint64_t deadline_ns, struct pki_call_off *cancel)
 {
     struct pki_bootstrap *b;
     pk_result_t result;
@@ -126,7 +126,7 @@ static pk_result_t open_at(struct pki_bootstrap **bootstrap, int size, int rank,
 }
 
 pk_result_t pki_bootstrap_open_at(struct pki_bootstrap **bootstrap, int size, int rank, struct pki_meeting *meeting,
-                                  uint64_t deadline_ns, const atomic_bool *cancel)
+                                  uint64_t deadline_ns, struct pki_call_off *cancel)
 {
     pk_result_t result = open_at(bootstrap, size, rank, meeting, deadline_ns, cancel);
 
@@ -135,13 +135,13 @@ pk_result_t pki_bootstrap_open_at(struct pki_bootstrap **bootstrap, int size, in
 }
 
 pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int rank, const pk_unique_id_t *id,
-                               uint64_t deadline_ns, const atomic_bool *cancel)
+                               uint64_t deadline_ns, struct pki_call_off *cancel)
 {
     return pki_bootstrap_open_grown(bootstrap, size, rank, 0, id, deadline_ns, cancel);
 }
 
 pk_result_t pki_bootstrap_open_grown(struct pki_bootstrap **bootstrap, int size, int rank, int joiners, const pk_unique_id_t *id,
-                                     uint64_t deadline_ns, const atomic_bool *cancel)
+                                     uint64_t deadline_ns, struct pki_call_off *cancel)
 {
     struct pki_meeting meeting;
     pk_result_t result;
@@ -163,7 +163,7 @@ pk_result_t pki_bootstrap_open_grown(struct pki_bootstrap **bootstrap, int size,
 }
 
 pk_result_t pki_bootstrap_open_joiner(struct pki_bootstrap **bootstrap, int *size, int *rank, const pk_unique_id_t *id,
-                                      uint64_t deadline_ns, const atomic_bool *cancel)
+                                      uint64_t deadline_ns, struct pki_call_off *cancel)
 {
     struct pki_meeting meeting;
     struct pki_bootstrap *b;

@@ -12,7 +12,6 @@
 #ifndef PKI_BOOTSTRAP_H
 #define PKI_BOOTSTRAP_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,6 +20,7 @@
 #include "pickle/base.h"
 #include "pickle/comm.h"
 #include "util/list.h"
+#include "util/socket.h"
 
 #define PKI_HOST_ID_BYTES 32
 #define PKI_BOOTSTRAP_KEY_BYTES 32
@@ -46,23 +46,23 @@ pk_result_t pki_bootstrap_id_anywhere(pk_unique_id_t *id);
  * names the missing ranks, on every rank that is in); PK_ERR_ABORTED; PK_ERR_AUTH (rank 0 has another secret); PK_ERR_MISMATCH (sizes
  * disagree, or a rank exists twice; names it); PK_ERR_PEER (a rank died meanwhile); PK_ERR_SYSTEM; PK_ERR_MEMORY. */
 pk_result_t pki_bootstrap_open(struct pki_bootstrap **bootstrap, int size, int rank, const pk_unique_id_t *id,
-                               uint64_t deadline_ns, const atomic_bool *cancel);
+                               uint64_t deadline_ns, struct pki_call_off *cancel);
 
 /* The same for a communicator that grows: the last `joiners` ranks come by pki_bootstrap_open_joiner, numbered as they come. */
 pk_result_t pki_bootstrap_open_grown(struct pki_bootstrap **bootstrap, int size, int rank, int joiners, const pk_unique_id_t *id,
-                                     uint64_t deadline_ns, const atomic_bool *cancel);
+                                     uint64_t deadline_ns, struct pki_call_off *cancel);
 
 /* A rank that joins waits until the others have come, then *size and *rank are known. PK_ERR_PEER: nobody is there any more, or
  * all places are taken. */
 pk_result_t pki_bootstrap_open_joiner(struct pki_bootstrap **bootstrap, int *size, int *rank, const pk_unique_id_t *id,
-                                      uint64_t deadline_ns, const atomic_bool *cancel);
+                                      uint64_t deadline_ns, struct pki_call_off *cancel);
 
 /* Is it an id for ranks that join? */
 bool pki_id_grows(const pk_unique_id_t *id);
 
 /* The same at the meeting that a launcher has named; closes it. */
 pk_result_t pki_bootstrap_open_at(struct pki_bootstrap **bootstrap, int size, int rank, struct pki_meeting *meeting,
-                                  uint64_t deadline_ns, const atomic_bool *cancel);
+                                  uint64_t deadline_ns, struct pki_call_off *cancel);
 
 /* Give back an id that nobody has used: nobody listens for it any more. PK_ERR_ARG: this process did not make it, or it is used
  * up. */
@@ -149,12 +149,13 @@ bool pki_bootstrap_unix_works(char *why, size_t room);
  * PK_INSECURE=1. Rank 0 listens at every address of its machine, however it is written there (docs/design/0036), unless all
  * ranks are known to be here (LOCAL_WORLD_SIZE), there is no secret, or PK_ROOT is an address of loopback.
  * PK_ERR_UNSUPPORTED (no launcher); PK_ERR_ARG (a variable is wrong, named); PK_ERR_TIMEOUT; PK_ERR_ABORTED; PK_ERR_SYSTEM. */
-pk_result_t pki_launcher_find(int *size, int *rank, struct pki_meeting *meeting, uint64_t deadline_ns, const atomic_bool *cancel);
+pk_result_t pki_launcher_find(int *size, int *rank, struct pki_meeting *meeting, uint64_t deadline_ns,
+                              struct pki_call_off *cancel);
 
 /* All communicators that a launcher brings together meet at one place, so they come one after the other: a communicator enters when it
  * is made, waits until those before it have left, finds and opens, and leaves, whatever the outcome. */
 void pki_launcher_enter(struct pki_list *turn);
-pk_result_t pki_launcher_wait(const struct pki_list *turn, uint64_t deadline_ns, const atomic_bool *cancel);
+pk_result_t pki_launcher_wait(const struct pki_list *turn, uint64_t deadline_ns, struct pki_call_off *cancel);
 void pki_launcher_leave(struct pki_list *turn); /* legal without enter if `turn` was initialised, and twice */
 
 #endif

@@ -27,7 +27,7 @@ struct pki_conn {
 
 struct pki_bootstrap {
     int size, rank;
-    const atomic_bool *cancel;
+    struct pki_call_off *cancel;
     struct pki_secret secret;
     unsigned char session[PKI_SESSION_BYTES]; /* made by rank 0 for this bootstrap alone */
     uint32_t sequence;                        /* of the next gather, or round of an all-to-all */
@@ -140,7 +140,7 @@ const char *pki_place_hint(void);                                  /* for the te
 
 /* Was this process started under PMIx? Looks at the environment only. */
 bool pki_pmix_present(void);
-pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel);
+pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, struct pki_call_off *cancel);
 
 /* ---- bootstrap.c ---- */
 

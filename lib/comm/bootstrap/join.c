@@ -16,10 +16,10 @@
 static pk_result_t aborted(struct pki_bootstrap *b, struct pki_seek *seek)
 {
     const uint64_t now = pki_now_ns();
-    const atomic_bool *cancel = b->cancel;
+    struct pki_call_off *cancel = b->cancel;
 
     b->cancel = NULL;
-    if (b->conns[0].fd < 0 && seek != NULL && b->rank != PKI_JOINS &&
+    if (!cancel->quiet && b->conns[0].fd < 0 && seek != NULL && b->rank != PKI_JOINS &&
         pki_seek_next(seek, now + SHUTDOWN_NS, &b->conns[0].fd) == PK_IN_PROGRESS && pki_seek_is_answered(seek))
         (void)pki_seek_next(seek, now + ANSWERED_NS, &b->conns[0].fd);
     b->cancel = cancel;

@@ -29,7 +29,7 @@ struct lead {
     pk_unique_id_t id;
     struct pki_secret secret;
     int listener_count, listeners[PKI_MEETING_LISTENERS];
-    atomic_bool stop;
+    struct pki_call_off stop;
     struct pki_acceptor *acceptor;
     struct pki_conn root; /* rank 0's, until it has said where it is */
     unsigned char where[PK_UNIQUE_ID_BYTES];
@@ -202,7 +202,7 @@ static void *thread_main(void *arg)
 
     lead_all(l);
     pthread_mutex_lock(&table.lock);
-    if (!atomic_load(&l->stop)) /* else whoever stopped it has taken it out */
+    if (!atomic_load(&l->stop.on)) /* else whoever stopped it has taken it out */
         pki_list_remove(&l->link);
     pthread_mutex_unlock(&table.lock);
     free_lead(l);
@@ -276,7 +276,7 @@ bool pki_lead_drop(const pk_unique_id_t *id)
         found = memcmp(&l->id, id, sizeof *id) == 0;
         if (found) {
             pki_list_remove(&l->link);
-            atomic_store(&l->stop, true);
+            atomic_store(&l->stop.on, true);
         }
     }
     pthread_mutex_unlock(&table.lock);

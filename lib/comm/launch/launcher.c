@@ -64,10 +64,10 @@ static bool is_first(const struct pki_list *turn)
     return first;
 }
 
-pk_result_t pki_launcher_wait(const struct pki_list *turn, uint64_t deadline_ns, const atomic_bool *cancel)
+pk_result_t pki_launcher_wait(const struct pki_list *turn, uint64_t deadline_ns, struct pki_call_off *cancel)
 {
     while (!is_first(turn)) {
-        if (cancel != NULL && atomic_load(cancel))
+        if (pki_is_called_off(cancel))
             return pki_fail(PK_ERR_ABORTED, NULL, "aborted");
         if (pki_now_ns() >= deadline_ns)
             return pki_fail(PK_ERR_TIMEOUT, NULL, "the ranks of this process's previous communicator have not come together yet");
@@ -87,7 +87,7 @@ struct place {
     bool all_here;  /* all ranks are on this machine */
     bool elsewhere; /* some are not */
     uint64_t deadline_ns;
-    const atomic_bool *cancel;
+    struct pki_call_off *cancel;
 };
 
 static bool is_unspecified(const struct sockaddr_storage *address)
@@ -124,7 +124,7 @@ static void spread_ports(const struct place *place, const struct sockaddr_storag
 
 static bool is_over(const struct place *place)
 {
-    return pki_now_ns() >= place->deadline_ns || (place->cancel != NULL && atomic_load(place->cancel));
+    return pki_now_ns() >= place->deadline_ns || pki_is_called_off(place->cancel);
 }
 
 static void nap(void)
@@ -394,7 +394,8 @@ static pk_result_t find_by_pmix(int *size, int *rank, const struct place *place,
     return result;
 }
 
-pk_result_t pki_launcher_find(int *size, int *rank, struct pki_meeting *meeting, uint64_t deadline_ns, const atomic_bool *cancel)
+pk_result_t pki_launcher_find(int *size, int *rank, struct pki_meeting *meeting, uint64_t deadline_ns,
+                              struct pki_call_off *cancel)
 {
     struct place place = { .deadline_ns = deadline_ns, .cancel = cancel };
 

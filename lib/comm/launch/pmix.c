@@ -13,7 +13,7 @@ bool pki_pmix_present(void)
 
 #ifndef PICKLE_HAVE_PMIX
 
-pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel)
+pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, struct pki_call_off *cancel)
 {
     (void)cancel;
     (void)size;
@@ -86,10 +86,10 @@ static void pending_finish(struct pending *p, pmix_status_t status)
     pending_drop(p);
 }
 
-static bool pending_wait(struct pending *p, uint64_t deadline_ns, const atomic_bool *cancel)
+static bool pending_wait(struct pending *p, uint64_t deadline_ns, struct pki_call_off *cancel)
 {
     while (!atomic_load_explicit(&p->done, memory_order_acquire)) {
-        if (pki_now_ns() >= deadline_ns || (cancel != NULL && atomic_load(cancel)))
+        if (pki_now_ns() >= deadline_ns || pki_is_called_off(cancel))
             return false;
         usleep(pki_tuning.start.pmix_us);
     }
@@ -262,7 +262,7 @@ static pk_result_t name_missing(const char *key, uint32_t size, unsigned long lo
                     at > 0 ? names : " unknown");
 }
 
-static pk_result_t fence(const char *key, uint32_t size, uint64_t deadline_ns, const atomic_bool *cancel)
+static pk_result_t fence(const char *key, uint32_t size, uint64_t deadline_ns, struct pki_call_off *cancel)
 {
     const uint64_t began = pki_now_ns();
     const pmix_proc_t all = proc_of(PMIX_RANK_WILDCARD);
@@ -277,7 +277,7 @@ static pk_result_t fence(const char *key, uint32_t size, uint64_t deadline_ns, c
     if (status != PMIX_SUCCESS)
         pending_finish(p, status);
     if (!pending_wait(p, deadline_ns, cancel))
-        result = cancel != NULL && atomic_load(cancel) ? pki_fail(PK_ERR_ABORTED, NULL, "aborted")
+        result = pki_is_called_off(cancel) ? pki_fail(PK_ERR_ABORTED, NULL, "aborted")
                                                        : name_missing(key, size, (pki_now_ns() - began) / PKI_NS_PER_MS);
     else if (p->status != PMIX_SUCCESS && p->status != PMIX_OPERATION_SUCCEEDED)
         result = refused("PMIx_Fence", p->status);
@@ -301,7 +301,7 @@ static pk_result_t fetch(const char *key, pk_unique_id_t *id)
     return right ? PK_OK : pki_fail(PK_ERR_SYSTEM, NULL, "PMIx gives no id for %s", key);
 }
 
-static pk_result_t find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel)
+static pk_result_t find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, struct pki_call_off *cancel)
 {
     char key[32];
     uint32_t all = 0;
@@ -340,7 +340,7 @@ static void watch_forks(void)
     pki_fork_at_child(start_over);
 }
 
-pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, const atomic_bool *cancel)
+pk_result_t pki_pmix_find(int *size, int *rank, pk_unique_id_t *id, uint64_t deadline_ns, struct pki_call_off *cancel)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pk_result_t result;

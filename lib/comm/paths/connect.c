@@ -283,13 +283,14 @@ static pk_result_t finish_remote(struct pk_comm *comm, const struct link *links)
 
     while ((ep = unfinished(comm, links)) != NULL) {
         struct pki_where where = { .rank = comm->rank, .peer = ep->peer, .op = "init" };
-        pk_result_t result = ++rounds % 64 == 0 ? pki_bootstrap_poll(comm->bootstrap) : PK_OK;
+        const bool looks = ++rounds % 64 == 0;
+        pk_result_t result = looks ? pki_bootstrap_poll(comm->bootstrap) : PK_OK;
 
         if (result != PK_OK)
             return told(ep, result);
         if (ep->state == PKI_EP_DEAD)
             return PK_ERR_PEER; /* recorded when it died */
-        if (atomic_load(&comm->cancel))
+        if (looks && pki_is_called_off(&comm->cancel))
             return pki_fail(PK_ERR_ABORTED, &where, "aborted");
         if (pki_now_ns() >= comm->deadline_ns)
             return not_connected(ep);

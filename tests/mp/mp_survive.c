@@ -220,11 +220,12 @@ static void stop_one(struct life *l)
 static pk_result_t work(struct life *l, bool *ended)
 {
     pk_result_t result = collectives(l->op) == 2 ? split_and_merge(l) : PK_OK;
+    const int member = ranks_rank(); /* it asks the environment */
 
     if (result != PK_OK)
         return result;
     for (size_t i = 0; i < COUNT; i++)
-        l->in[i] = value(ranks_rank(), l->op, i);
+        l->in[i] = value(member, l->op, i);
     l->in[0] = flag_of(l);
     result = pk_allreduce(l->in, l->out, COUNT, PK_F32, PK_SUM, l->comm, PK_WITHIN(PK_BLOCKING, l->waits ? STOP_MS : 0));
     l->waits = false;

@@ -164,7 +164,7 @@ PK_API pk_result_t pk_comm_init_rank(pk_comm_t **comm, int size, int rank, const
 /**
  * Make communicators out of a communicator: one for each color, of the ranks that gave it.
  *
- * @param comm     the parent; stays usable, and must not be destroyed before the new communicators are made
+ * @param comm     the parent; stays usable, and must not be destroyed before the new communicators are made, or destroyed
  * @param color    0 and up: the communicator that this rank joins; negative: none
  * @param key      ranks are numbered by key; ranks with equal keys by their rank in the parent
  * @param newcomm  out: the new communicator, the caller's until pk_comm_destroy; NULL for a negative color; set only with PK_OK

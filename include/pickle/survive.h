@@ -132,7 +132,7 @@ PK_API pk_result_t pk_comm_get_unique_id(pk_comm_t *comm, pk_unique_id_t *id);
  * which all know that it is the last one in `comm` (for example when a reduction of pk_comm_async_error(newcomm) == PK_OK over
  * all ranks says that all have it).
  *
- * @param comm     the parent; stays usable, and must not be destroyed before the new communicator is made
+ * @param comm     the parent; stays usable, and must not be destroyed before the new communicator is made, or destroyed
  * @param count    how many ranks join, the same on all ranks
  * @param id       rank 0 (or the first behind a hole): made by pk_comm_get_unique_id of `comm`, used up by this call, whatever it
  *         returns, except PK_ERR_ARG. Other ranks: not looked at

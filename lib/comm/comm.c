@@ -13,15 +13,23 @@
 
 #define ABORT_MS 80 /* how long an abort waits for an init to end: it may be inside a system call that cannot be called off */
 
+/* PK_OK, or the failure that its other ranks hear of, too: not an abort, of which nobody need hear while nothing is under way. */
+static pk_result_t failure_of(struct pk_comm *parent)
+{
+    pk_result_t result;
+
+    pki_engine_look_around(parent->engine);
+    result = pki_engine_status(parent->engine);
+    return result == PK_ERR_ABORTED ? PK_OK : result;
+}
+
 static void look_at_parent(struct pki_call_off *cancel)
 {
     struct pk_comm *comm = pki_container_of(cancel, struct pk_comm, cancel);
+    int goes_on = PKI_GOES_ON;
 
-    pki_engine_look_around(comm->parent->engine);
-    if (pki_engine_status(comm->parent->engine) == PK_OK)
-        return;
-    cancel->quiet = true; /* the parent's ranks all hear of it */
-    atomic_store(&cancel->on, true);
+    if (failure_of(comm->parent) != PK_OK)
+        (void)atomic_compare_exchange_strong(&cancel->state, &goes_on, PKI_CALLED_OFF_QUIETLY);
 }
 
 void pki_comm_watch_parent(struct pk_comm *comm, struct pk_comm *parent)
@@ -30,18 +38,20 @@ void pki_comm_watch_parent(struct pk_comm *comm, struct pk_comm *parent)
     comm->cancel.look = look_at_parent;
 }
 
-/* The parent's failure is why the other ranks have given up, too. */
+/* The parent's failure is why the other ranks have given up, too. Behind an abort of this one the parent may be no more. */
 static pk_result_t leave_parent(struct pk_comm *comm, pk_result_t result)
 {
+    const pk_error_info_t kept = *pki_error_get();
     pk_result_t of_parent = PK_OK;
 
-    if (comm->parent != NULL && result != PK_OK) {
-        pki_engine_look_around(comm->parent->engine);
-        of_parent = pki_engine_status(comm->parent->engine);
-    }
+    if (comm->parent != NULL && result != PK_OK && atomic_load(&comm->cancel.state) != PKI_CALLED_OFF)
+        of_parent = failure_of(comm->parent);
     comm->cancel.look = NULL;
     comm->parent = NULL;
-    return of_parent != PK_OK ? of_parent : result;
+    if (of_parent != PK_OK)
+        return of_parent;
+    pki_error_set(&kept);
+    return result;
 }
 
 static pk_result_t settle(struct pk_comm *comm, pk_result_t outcome)
@@ -54,7 +64,7 @@ static pk_result_t settle(struct pk_comm *comm, pk_result_t outcome)
     }
     atomic_store(&comm->state, result); /* pairs with the load in pki_comm_state: the record is complete */
     /* An abort that came too late to stop the init, and did not wait. */
-    if (result == PK_OK && atomic_load(&comm->cancel.on) && !comm->cancel.quiet)
+    if (result == PK_OK && atomic_load(&comm->cancel.state) == PKI_CALLED_OFF)
         pki_engine_abort(comm->engine);
     return result;
 }
@@ -101,7 +111,7 @@ static pk_result_t allocate(struct pk_comm **out, const pk_comm_config_t *config
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a communicator");
     comm->stamp = pki_fork_stamp();
     atomic_init(&comm->state, PK_IN_PROGRESS);
-    atomic_init(&comm->cancel.on, false);
+    atomic_init(&comm->cancel.state, PKI_GOES_ON);
     atomic_init(&comm->placed, false);
     pki_list_init(&comm->turn);
     result = pki_config_resolve(config, comm);
@@ -253,7 +263,7 @@ pk_result_t pki_comm_state(struct pk_comm *comm)
     pk_result_t state = pki_comm_outcome(comm);
 
     if (state == PK_IN_PROGRESS)
-        return atomic_load(&comm->cancel.on) && !comm->cancel.quiet ? aborted_in_init(comm) : state;
+        return atomic_load(&comm->cancel.state) == PKI_CALLED_OFF ? aborted_in_init(comm) : state;
     if (state != PK_OK) {
         pki_error_set(&comm->error);
         return state;
@@ -280,7 +290,7 @@ pk_result_t pki_comm_abort(struct pk_comm *comm)
     const uint64_t until = pki_deadline_ns(ABORT_MS);
 
     if (atomic_load(&comm->state) == PK_IN_PROGRESS)
-        atomic_store(&comm->cancel.on, true);
+        atomic_store(&comm->cancel.state, PKI_CALLED_OFF);
     while (atomic_load(&comm->state) == PK_IN_PROGRESS && pki_now_ns() < until)
         usleep(pki_tuning.wait.turn_us);
     if (pki_comm_outcome(comm) == PK_OK)

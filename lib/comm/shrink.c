@@ -180,7 +180,7 @@ static pk_result_t watch(struct shrink *s, struct pk_comm *made)
 {
     while (pki_comm_outcome(made) == PK_IN_PROGRESS)
         if (pki_engine_lost_more(s->parent->engine, s->dead, pki_tuning.wait.shrink_ms))
-            atomic_store(&made->cancel.on, true);
+            atomic_store(&made->cancel.state, PKI_CALLED_OFF);
     pki_comm_join(made);
     return pki_comm_state(made);
 }

@@ -28,13 +28,25 @@ union control {
     char room[CMSG_SPACE(sizeof(int) * PKI_FRAME_FDS)];
 };
 
+static bool is_off(const struct pki_call_off *cancel)
+{
+    return atomic_load_explicit(&cancel->state, memory_order_acquire) != PKI_GOES_ON;
+}
+
 bool pki_is_called_off(struct pki_call_off *cancel)
 {
+    uint64_t now;
+
     if (cancel == NULL)
         return false;
-    if (cancel->look != NULL)
+    if (cancel->look == NULL || is_off(cancel))
+        return is_off(cancel);
+    now = pki_now_ns();
+    if (now - cancel->looked_ns >= pki_tuning.wait.slice_ns) {
+        cancel->looked_ns = now;
         cancel->look(cancel);
-    return atomic_load_explicit(&cancel->on, memory_order_acquire);
+    }
+    return is_off(cancel);
 }
 
 bool pki_is_cancelled(const struct pki_wait *wait)

@@ -13,11 +13,13 @@
 #include "pickle/base.h"
 #include "util/log.h"
 
+enum { PKI_GOES_ON, PKI_CALLED_OFF, PKI_CALLED_OFF_QUIETLY }; /* quietly: nobody need be told why */
+
 /* What calls waits off. */
 struct pki_call_off {
-    atomic_bool on;
-    bool quiet;                              /* nobody need be told why */
-    void (*look)(struct pki_call_off *self); /* NULL, or asked in waits, every 20 ms: may set the others */
+    atomic_int state;
+    void (*look)(struct pki_call_off *self); /* NULL, or asked by waits every 20 ms: may set the state */
+    uint64_t looked_ns;
 };
 
 bool pki_is_called_off(struct pki_call_off *cancel); /* or NULL */

@@ -335,14 +335,14 @@ static void cancel_after(struct rank *ranks, int first, int count, const char *w
     uint64_t at;
     int before = open_files();
 
-    atomic_store(&cancel.on, false);
+    atomic_store(&cancel.state, PKI_GOES_ON);
     for (int r = first; r < first + count; r++) {
         ranks[r].cancel = &cancel;
         start_rank(&ranks[r]);
     }
     sleep_ms(150);
     at = pki_now_ns();
-    atomic_store(&cancel.on, true);
+    atomic_store(&cancel.state, PKI_CALLED_OFF);
     join_ranks(ranks + first, count);
     cr_expect_lt((pki_now_ns() - at) / PKI_NS_PER_MS, SOON_MS, "%s", what);
     expect_all(ranks + first, count, PK_ERR_ABORTED, NULL);

@@ -275,7 +275,7 @@ Test(launcher, torchrun_under_another_launcher)
 Test(launcher, turns)
 {
     struct pki_list turns[3];
-    struct pki_call_off cancelled = { .on = true };
+    struct pki_call_off cancelled = { .state = PKI_CALLED_OFF };
 
     for (int i = 0; i < 3; i++) {
         pki_list_init(&turns[i]);

@@ -74,7 +74,7 @@ static pk_result_t news_of_peer(void *arg)
 
 Test(switchml_join, while_its_name_is_looked_up)
 {
-    struct pki_call_off cancel = { .on = true };
+    struct pki_call_off cancel = { .state = PKI_CALLED_OFF };
     const uint64_t now = pki_now_ns();
 
     atomic_store(&hangs, 1);
@@ -88,7 +88,7 @@ Test(switchml_join, while_its_name_is_looked_up)
 
 Test(switchml_join, while_nobody_answers)
 {
-    struct pki_call_off cancel = { .on = true };
+    struct pki_call_off cancel = { .state = PKI_CALLED_OFF };
     const uint64_t now = pki_now_ns();
     struct sockaddr_storage address;
     char where[32];

@@ -316,7 +316,7 @@ Test(socket, deadline_and_cancel, .timeout = 20)
     cr_expect_eq(pki_send_all(ends[0], data, BULK_BYTES, &wait, NULL), PK_ERR_TIMEOUT);
     cr_expect_geq(pki_now_ns() - began, 60 * PKI_NS_PER_MS);
     cr_expect_leq(pki_now_ns() - began, 5 * PKI_NS_PER_S);
-    atomic_store(&cancel.on, true);
+    atomic_store(&cancel.state, PKI_CALLED_OFF);
     wait.deadline_ns = PKI_NO_DEADLINE;
     cr_expect_eq(pki_send_all(ends[0], data, 1, &wait, NULL), PK_ERR_ABORTED);
     free(data);

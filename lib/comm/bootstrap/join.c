@@ -19,7 +19,7 @@ static pk_result_t aborted(struct pki_bootstrap *b, struct pki_seek *seek)
     struct pki_call_off *cancel = b->cancel;
 
     b->cancel = NULL;
-    if (!cancel->quiet && b->conns[0].fd < 0 && seek != NULL && b->rank != PKI_JOINS &&
+    if (atomic_load(&cancel->state) != PKI_CALLED_OFF_QUIETLY && b->conns[0].fd < 0 && seek != NULL && b->rank != PKI_JOINS &&
         pki_seek_next(seek, now + SHUTDOWN_NS, &b->conns[0].fd) == PK_IN_PROGRESS && pki_seek_is_answered(seek))
         (void)pki_seek_next(seek, now + ANSWERED_NS, &b->conns[0].fd);
     b->cancel = cancel;

@@ -202,7 +202,7 @@ static void *thread_main(void *arg)
 
     lead_all(l);
     pthread_mutex_lock(&table.lock);
-    if (!atomic_load(&l->stop.on)) /* else whoever stopped it has taken it out */
+    if (!atomic_load(&l->stop.state)) /* else whoever stopped it has taken it out */
         pki_list_remove(&l->link);
     pthread_mutex_unlock(&table.lock);
     free_lead(l);
@@ -276,7 +276,7 @@ bool pki_lead_drop(const pk_unique_id_t *id)
         found = memcmp(&l->id, id, sizeof *id) == 0;
         if (found) {
             pki_list_remove(&l->link);
-            atomic_store(&l->stop.on, true);
+            atomic_store(&l->stop.state, PKI_CALLED_OFF);
         }
     }
     pthread_mutex_unlock(&table.lock);

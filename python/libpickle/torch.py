@@ -26,7 +26,7 @@ from ._library import AVG, CONSTANTS, MAX, MIN, PROD, SUM, DType, Op, lib, struc
 from .buffers import BY_NAME
 from .communicator import Communicator, config_of, unique_id
 from .errors import DeadlineError, Error, check, error_of, refuse
-from .torch_works import ALL, IN_PROGRESS, Calls, Finish, GpuPlace, GpuWork, Place, Shared, Tensor, Together, unsupported
+from .torch_works import ALL, IN_PROGRESS, Calls, Finish, GpuPlace, GpuWork, Lane, Place, Shared, Tensor, Together, unsupported
 
 NAME = "pickle"
 BYTES = BY_NAME["uint8"]
@@ -74,11 +74,17 @@ def combined(tensor: Tensor) -> Tuple[int, DType]:
     return tensor.numel(), dtype
 
 
+def storage(tensor: Tensor) -> int:
+    """Where the allocation begins of which the tensor is a part."""
+    return (tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()).data_ptr()
+
+
 def flat_for(tensors: Sequence[Tensor]) -> Tuple[Tensor, bool]:
     """Memory for all tensors, one behind the other; True where they lie so already."""
     first = tensors[0]
     step = first.numel() * first.element_size()
-    if all(t.is_contiguous() and t.data_ptr() == first.data_ptr() + i * step for i, t in enumerate(tensors)):
+    if all(t.is_contiguous() and t.data_ptr() == first.data_ptr() + i * step and storage(t) == storage(first)
+           for i, t in enumerate(tensors)):
         return first, True
     return torch.empty(len(tensors) * first.numel(), dtype=first.dtype, device=first.device), False
 
@@ -157,18 +163,20 @@ class ProcessGroupPickle(ProcessGroup):
 
     def _on_gpu(self, device: torch.device) -> GpuPlace:
         if self.shared.gpu is None:
+            if not hasattr(torch, "compile"): # older ones lose the Python half of an operation that nobody holds
+                raise unsupported("GPU tensors need torch 2 (this is %s)" % torch.__version__)
             with torch.cuda.device(device): # makes the context that the communicator asks for
                 comm = created(self.store, "pickle/gpus", self.comm.rank, self.comm.size, self.shared.limit, device.index)
                 self.shared.gpu = GpuPlace(comm, device)
         return self.shared.gpu
 
     def _begin(self, place: Place, name: str, calls: Calls, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
-               kept: Sequence[Tensor] = (), finish: Finish = None) -> Any:
+               kept: Sequence[Tensor] = (), finish: Finish = None, lane: Lane = None) -> Any:
         """Start calls as one operation. `kept` are tensors of it that nobody else holds."""
         for tensor in itertools.chain(inputs, outputs):
             if tensor.device != place.device:
                 raise refuse("%s: a tensor is on %s, another one, or the group, on %s" % (name, tensor.device, place.device), name)
-        work = place.begin(name, calls, inputs, outputs, kept, finish, self.coalescing is not None)
+        work = place.begin(name, calls, inputs, outputs, kept, finish, lane if self.coalescing is None else None)
         if self.coalescing is not None:
             self.coalescing.append(work)
         elif isinstance(work, GpuWork):
@@ -212,6 +220,8 @@ class ProcessGroupPickle(ProcessGroup):
         return self._allreduces("allreduce", tensors, opts)
 
     def _allreduces(self, name: str, tensors: List[Tensor], opts: Any) -> Work:
+        if not tensors:
+            return Together([])
         op, place = SUM if opts is None else reduction(opts), self._place(tensors[0])
         handle, memory = place.comm.handle, [whole(tensor) for tensor in tensors]
 
@@ -272,6 +282,8 @@ class ProcessGroupPickle(ProcessGroup):
 
     def allgather_coalesced(self, output_lists: List[List[Tensor]], inputs: List[Tensor], opts: Any = None) -> Work:
         """For each rank a list of what all inputs are there."""
+        if not inputs:
+            return Together([])
         place, calls, flats, mine = self._place(inputs[0]), [], [], [whole(tensor) for tensor in inputs]
         handle = place.comm.handle
         for tensor in mine:
@@ -373,17 +385,17 @@ class ProcessGroupPickle(ProcessGroup):
 
     def send(self, tensors: List[Tensor], dest: int, tag: int = 0) -> Work:
         without_tag(tag)
-        return self._exchange("send", [(dest, one(tensors, "send"))], [])
+        return self._exchange("send", [(dest, one(tensors, "send"))], [], lane=("send", dest))
 
     def recv(self, tensors: List[Tensor], source: int, tag: int = 0) -> Work:
         without_tag(tag)
-        return self._exchange("recv", [], [(source, one(tensors, "recv"))])
+        return self._exchange("recv", [], [(source, one(tensors, "recv"))], lane=("recv", source))
 
     def recv_anysource(self, tensors: List[Tensor], tag: int = 0) -> Work:
         raise unsupported("a receive must name its rank")
 
     def _exchange(self, name: str, sends: List[Tuple[int, Tensor]], receives: List[Tuple[int, Tensor]],
-                  finish: Finish = None) -> Any:
+                  finish: Finish = None, lane: Lane = None) -> Any:
         place = self._place((sends or receives)[0][1])
         handle, calls = place.comm.handle, []
         sources = [whole(tensor) for _, tensor in sends]
@@ -394,7 +406,7 @@ class ProcessGroupPickle(ProcessGroup):
                 (count, dtype), pointer = moved(tensor), address(tensor)
                 calls.append(lambda stream, function=function, pointer=pointer, count=count, dtype=dtype, peer=peer:
                              function(pointer, count, dtype, peer, handle, stream))
-        return self._begin(place, name, calls, sources, targets, memory, finish or copies_back(targets, memory))
+        return self._begin(place, name, calls, sources, targets, memory, finish or copies_back(targets, memory), lane)
 
     # ---- several at once (batch_isend_irecv) ----
 

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch.distributed.distributed_c10d import Work
@@ -16,13 +16,14 @@ from torch.distributed.distributed_c10d import Work
 from ._library import CONSTANTS, lib
 from . import streams
 from .communicator import Communicator
-from .errors import DeadlineError, Error, UnsupportedError, check
+from .errors import DeadlineError, Error, UnsupportedError, check, refuse
 from .streams import CudaStream, Stream
 
 IN_PROGRESS = CONSTANTS["PK_IN_PROGRESS"]
 HELD = 64 # from so many operations on those that have ended are let go, though nobody has waited for them
 Finish = Optional[Callable[[], None]]
 Calls = Sequence[Callable[[Any], int]] # each a function of the stream
+Lane = Optional[Tuple[str, int]] # of a message: "send" or "recv", and the other rank
 Tensor = torch.Tensor
 
 
@@ -161,7 +162,7 @@ class HostPlace:
         self.group, self.comm, self.device = group, group.comm, torch.device("cpu")
 
     def begin(self, name: str, calls: Calls, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
-              finish: Finish, batch: bool) -> PickleWork: # pylint: disable=unused-argument
+              finish: Finish, lane: Lane) -> PickleWork: # pylint: disable=unused-argument
         stream = self.group.host_streams.take()
         try:
             call_all(calls, stream.value)
@@ -209,12 +210,17 @@ class GpuWork(Work):
 
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         limit = timeout.total_seconds() if timeout else 0.0
+        self._must_have_begun()
         if limit > 0:
             completed_within(self, self.name, limit)
-        elif self.event is not None:
+        else:
             torch.cuda.current_stream(self.place.device).wait_event(self.event)
         self.place.check()
         return True
+
+    def _must_have_begun(self) -> None:
+        if self.event is None:
+            raise refuse("%s is part of a batch that has not ended: it has not begun" % self.name, self.name)
 
     def synchronize(self) -> None:
         self.wait()
@@ -226,6 +232,7 @@ class GpuWork(Work):
         raise unsupported("a receive names its rank")
 
     def get_future(self) -> torch.futures.Future:
+        self._must_have_begun()
         future: torch.futures.Future = torch.futures.Future(devices=[self.place.device])
         with torch.cuda.stream(self.stream): # whoever takes the result waits for what is in it now
             future.set_result(self.outputs)
@@ -233,16 +240,22 @@ class GpuWork(Work):
 
 
 class GpuPlace:
-    """Where operations of GPU tensors run: a communicator, with CUDA streams: one for collectives and batches, one for sends and one for
-    receives, so that of two ranks that both receive and then send neither waits for itself."""
+    """Where operations of GPU tensors run: a communicator, with CUDA streams: one for collectives and batches, and one for the messages
+    to, and one for those from, each rank, so that no message waits for one of another pair or direction."""
 
     def __init__(self, comm: Communicator, device: torch.device) -> None:
         self.comm, self.device = comm, device
-        self.together, self.sends, self.receives = (torch.cuda.Stream(device) for _ in range(3))
+        self.streams: Dict[Lane, Any] = {}
+
+    def _stream(self, lane: Lane) -> Any:
+        stream = self.streams.get(lane)
+        if stream is None:
+            stream = self.streams[lane] = torch.cuda.Stream(self.device)
+        return stream
 
     def begin(self, name: str, calls: Calls, inputs: Sequence[Tensor], outputs: Sequence[Tensor], kept: Sequence[Tensor],
-              finish: Finish, batch: bool) -> GpuWork:
-        stream = self.together if batch else {"send": self.sends, "recv": self.receives}.get(name, self.together)
+              finish: Finish, lane: Lane) -> GpuWork:
+        stream = self._stream(lane)
         stream.wait_stream(torch.cuda.current_stream(self.device))
         for tensors in (inputs, outputs, kept):
             for tensor in tensors:
@@ -257,9 +270,21 @@ class GpuPlace:
 
     def drain(self) -> None:
         """Wait until all work before and in the streams has ended."""
-        for stream in (torch.cuda.current_stream(self.device), self.together, self.sends, self.receives):
+        for stream in (torch.cuda.current_stream(self.device), *self.streams.values()):
             stream.synchronize()
         self.check()
+
+    def is_done_within(self, limit: float) -> bool:
+        """Has all work in the streams ended, or does it in so many seconds?"""
+        end = time.monotonic() + limit
+        try:
+            while not all(stream.query() for stream in self.streams.values()):
+                if time.monotonic() > end:
+                    return False
+                time.sleep(1e-3)
+        except RuntimeError: # CUDA's
+            return False
+        return True
 
 
 Place = Union[HostPlace, GpuPlace]
@@ -333,19 +358,24 @@ class Shared:
             handle, comm.handle = comm.handle, ctypes.c_void_p()
             lib.pk_comm_destroy(handle)
 
+    def is_done(self) -> bool:
+        """Has everything ended? What a GPU has begun has a second for it."""
+        return all(work.is_completed() for work in list(self.held.values())) and (self.gpu is None or self.gpu.is_done_within(1))
+
     def communicators(self) -> List[Communicator]:
         return [self.comm] if self.gpu is None else [self.gpu.comm, self.comm]
 
     def abort(self) -> None:
         """What waits is released."""
         for comm in self.communicators():
-            comm.Abort()
+            if comm.handle:
+                lib.pk_comm_abort(comm.handle)
 
 
 def end_all() -> None:
     """Before Python takes its threads down: no thread may be inside torch then."""
     for shared in list(ALL):
-        shared.end(abort=not all(work.is_completed() for work in list(shared.held.values())))
+        shared.end(abort=not shared.is_done())
 
 
 ALL: "weakref.WeakSet[Shared]" = weakref.WeakSet()

@@ -53,6 +53,9 @@ def reductions():
     dist.reduce(got, 1)
     if RANK == 1:
         same(got, everybodys(5).sum(0), "reduce")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dist.all_reduce_coalesced([])
     both = [data(RANK, 2), data(RANK, 3)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore") # it is deprecated
@@ -155,6 +158,12 @@ def messages():
     for work in begun:
         work.wait()
     same(got, torch.full((1 << 20,), float(before)), "irecv and isend of a long message")
+    both = [torch.zeros(1 << 20) for _ in range(2)]
+    begun = [dist.isend(big, after), dist.isend(big, before), dist.irecv(both[0], after), dist.irecv(both[1], before)]
+    for work in begun:
+        work.wait()
+    for got, rank in zip(both, (after, before)):
+        same(got, torch.full((1 << 20,), float(rank)), "long messages with both neighbours")
     got = torch.zeros(1000)
     for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, got, RANK), dist.P2POp(dist.isend, data(RANK, 1000), RANK)]):
         work.wait()
@@ -180,11 +189,22 @@ def works():
         begin = time.monotonic()
         raises(TimeoutError, lambda: work.wait(datetime.timedelta(seconds=0.2)), "0.2 s")
         assert time.monotonic() - begin < 10
-        dist.send(torch.zeros(1, device="cpu"), 1) # of GPU tensors a message would wait behind the one that waits
+        dist.send(torch.zeros(1), 1)
         work.wait()
     elif RANK == 1:
-        dist.recv(torch.zeros(1, device="cpu"), 0)
+        dist.recv(torch.zeros(1), 0)
         dist.send(torch.zeros(1), 0)
+
+
+def dropped():
+    """Tensors that nobody holds but the operation, whose memory something else would be given."""
+    for number in range(10):
+        out = torch.zeros(10000)
+        work = dist.reduce_scatter(out, [torch.full((10000,), float(number + rank)) for rank in range(SIZE)], async_op=True)
+        others = [torch.full((10000,), -1.0) for _ in range(2 * SIZE)]
+        work.wait()
+        same(out, torch.full((10000,), float(SIZE * (number + RANK))), "a sum of dropped tensors")
+        del others
 
 
 def forgotten():
@@ -311,7 +331,7 @@ def body(rank):
         if RANK < 2: # not everybody has to come any more
             (dist.recv if RANK else dist.send)(torch.zeros(3), 1 - RANK)
     equal(dist.get_backend(), "pickle", "backend")
-    run([reductions, sparse, moves, messages, works, forgotten, part_of_the_ranks, both_kinds, in_order, captured, mesh, data_parallel])
+    run([reductions, sparse, moves, messages, works, dropped, forgotten, part_of_the_ranks, both_kinds, in_order, captured, mesh, data_parallel])
     dist.barrier()
     dist.destroy_process_group()
 

@@ -180,7 +180,7 @@ class ProcessGroupPickle(ProcessGroup):
         if self.coalescing is not None:
             self.coalescing.append(work)
         elif isinstance(work, GpuWork):
-            work.has_begun()
+            work.mark()
         return work
 
     # ---- collectives ----
@@ -255,12 +255,13 @@ class ProcessGroupPickle(ProcessGroup):
 
     def allgather(self, outputs: List[List[Tensor]], inputs: List[Tensor], opts: Any = None) -> Work:
         parts, mine = outputs[0], whole(one(inputs, "allgather"))
-        if uneven(parts, self.comm.size):
+        direct = uneven(parts, self.comm.size) # the same on all ranks, whatever their tensors look like
+        if direct:
             alike([parts[self.comm.rank]], mine, 1, "allgather")
-            peers = range(self.comm.size)
-            return self._exchange("allgather", [(peer, mine) for peer in peers], [(peer, parts[peer]) for peer in peers])
-        alike(parts, mine, self.comm.size, "allgather")
-        if mine.numel() * mine.element_size() >= DIRECT_BYTES and not mine.is_cuda: # on all ranks, whatever their tensors look like
+        else:
+            alike(parts, mine, self.comm.size, "allgather")
+            direct = mine.numel() * mine.element_size() >= DIRECT_BYTES and not mine.is_cuda
+        if direct:
             peers = range(self.comm.size)
             return self._exchange("allgather", [(peer, mine) for peer in peers], [(peer, parts[peer]) for peer in peers])
         flat, lies_so = flat_for(parts)
@@ -422,7 +423,7 @@ class ProcessGroupPickle(ProcessGroup):
         self.grouped.__exit__(None)
         for work in works:
             if isinstance(work, GpuWork):
-                work.has_begun()
+                work.mark()
         return Together(works) if works else None
 
     start_coalescing, end_coalescing = _start_coalescing, _end_coalescing

@@ -53,6 +53,23 @@ def completed_within(work: Work, name: str, limit: float) -> None:
         pause = min(2 * pause, 1e-3)
 
 
+class Operation(Work):
+    """What operations of host tensors and of GPU tensors have in common."""
+
+    def __init__(self, name: str, outputs: List[Tensor], finish: Finish) -> None:
+        super().__init__()
+        self.name, self.outputs, self.finish = name, outputs, finish
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def result(self) -> List[Tensor]:
+        return self.outputs
+
+    def source_rank(self) -> int:
+        raise unsupported("a receive names its rank")
+
+
 # ---- host tensors ----
 
 class HostStreams:
@@ -71,12 +88,12 @@ class HostStreams:
         self.free.append(stream)
 
 
-class PickleWork(Work):
+class PickleWork(Operation):
     """An operation of host tensors. It holds them until it has ended."""
 
     def __init__(self, group: "Shared", name: str, stream: Stream, outputs: List[Tensor], kept: Any, finish: Finish) -> None:
-        super().__init__()
-        self.group, self.name, self.stream, self.outputs, self.kept, self.finish = group, name, stream, outputs, kept, finish
+        super().__init__(name, outputs, finish)
+        self.group, self.stream, self.kept = group, stream, kept
         self.lock = threading.Lock()
         self.error: Optional[Exception] = None
         self.future: Optional[torch.futures.Future] = None
@@ -129,15 +146,6 @@ class PickleWork(Work):
             raise self.error
         return True
 
-    def synchronize(self) -> None:
-        self.wait()
-
-    def result(self) -> List[Tensor]:
-        return self.outputs
-
-    def source_rank(self) -> int:
-        raise unsupported("a receive names its rank")
-
     def get_future(self) -> torch.futures.Future:
         if self.future is None:
             self.group.let_go(self) # where it is not done the waiter holds it
@@ -177,17 +185,17 @@ class HostPlace:
 
 # ---- GPU tensors ----
 
-class GpuWork(Work):
+class GpuWork(Operation):
     """An operation of GPU tensors in a CUDA stream. As with NCCL wait() lets the current stream wait, and the CPU goes on; with a time
     it waits itself."""
 
     def __init__(self, place: "GpuPlace", stream: Any, name: str, outputs: List[Tensor], finish: Finish) -> None:
-        super().__init__()
-        self.place, self.stream, self.name, self.outputs, self.finish = place, stream, name, outputs, finish
+        super().__init__(name, outputs, finish)
+        self.place, self.stream = place, stream
         self.event: Any = None
 
-    def has_begun(self) -> None:
-        """The library has been given all of it: what comes behind it in the stream."""
+    def mark(self) -> None:
+        """The library has been given all of it: here is its end in the stream."""
         with torch.cuda.stream(self.stream):
             if self.finish is not None:
                 self.finish()
@@ -221,15 +229,6 @@ class GpuWork(Work):
     def _must_have_begun(self) -> None:
         if self.event is None:
             raise refuse("%s is part of a batch that has not ended: it has not begun" % self.name, self.name)
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def result(self) -> List[Tensor]:
-        return self.outputs
-
-    def source_rank(self) -> int:
-        raise unsupported("a receive names its rank")
 
     def get_future(self) -> torch.futures.Future:
         self._must_have_begun()

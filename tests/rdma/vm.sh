@@ -9,8 +9,8 @@
 # other passes over it (and through tc, so netem can lose packets), though both addresses are one machine's. The working directory and PK_*,
 # PICKLE_*, LD_LIBRARY_PATH are the caller's. /tmp is empty there; what must come back is written to $VM_OUT, which is a folder here too
 # (given by the caller, or thrown away).
-# Exit code: the command's; 77 when the machine cannot be made here (packages cannot be had); 124 when time has run out; 125 when the
-# machine did not come up. The kernel and what it boots from are kept in
+# Exit code: the command's; 77 when the machine cannot be made here (packages cannot be had); 124 when time has run out; 126 when the
+# machine's kernel has locked up; 125 when the machine did not come up. The kernel and what it boots from are kept in
 # ${PICKLE_VM_CACHE:-${XDG_CACHE_HOME:-~/.cache}/pickle-vm}.
 set -u -o pipefail
 
@@ -106,7 +106,9 @@ printf '%s\n' "$tree" "$PWD" | grep -E '^/(tmp|run|mnt)/' >"$job/keep" # folders
 # cleared for nothing.
 slow=erms=off,fsrm=off,la57=off,smap=off,smep=off,pku=off,umip=off quick="clearcpuid=rep_good init_on_alloc=0 audit=0"
 # What guards a kernel, and what makes it prompt, is of no use in it either.
-quick="$quick lsm= hardened_usercopy=off randomize_kstack_offset=off preempt=none nowatchdog"
+quick="$quick lsm= hardened_usercopy=off randomize_kstack_offset=off preempt=none"
+# Soft-RoCE of Linux 6.1 may spin for ever within a call when a link goes down: the kernel sees that after a minute, and ends.
+quick="$quick watchdog_thresh=30 softlockup_panic=1"
 timeout -k 5 "$limit" qemu-system-x86_64 -accel tcg,thread=multi -cpu "max,$slow" -smp 1 -m 2048 -nodefaults -no-user-config -no-reboot \
     -display none -monitor none -serial "file:$job/console" -kernel "$cache/vmlinuz" -initrd "$cache/initramfs.gz" \
     -append "console=ttyS0 quiet panic=-1 mitigations=off $quick nokaslr tsc=reliable cryptomgr.notests random.trust_cpu=on" -device virtio-rng-pci \
@@ -123,6 +125,7 @@ if [ -f "$job/code" ]; then
     exit "$(cat "$job/code")"
 fi
 echo "vm.sh: the machine ended without an exit code (qemu: $ended); the end of its console:"
-tail -n 25 "$job/console" 2>/dev/null
+tail -n 60 "$job/console" 2>/dev/null
+grep -q 'soft lockup' "$job/console" && exit 126
 [ $ended -eq 124 ] || [ $ended -eq 137 ] && exit 124
 exit 125

@@ -15,7 +15,7 @@
 #define PKI_TCP_UNPROVEN_MAX 64       /* connections that have not proved themselves */
 #define PKI_TCP_REPORT_BYTES 400
 #define PKI_TCP_TARGETS 16 /* addresses of a peer that are tried, link-local ones by each interface */
-#define PKI_TCP_PROBE_NS (100 * PKI_NS_PER_MS) /* between looks whether the peer's process still listens */
+#define PKI_TCP_PROBE_NS (50 * PKI_NS_PER_MS) /* between looks whether the peer's process still listens */
 
 struct pki_tcp_ctrl;
 struct pki_tcp_ep;
@@ -197,6 +197,8 @@ static inline uint64_t pki_tcp_put_off(uint64_t until, uint64_t away_ns, uint64_
 void pki_tcp_link_health(struct pki_tcp_link *link);
 /* Nobody listens where the peer has been reached. */
 void pki_tcp_refused(struct pki_tcp_link *link);
+/* This rank leaves a communicator that has failed: nothing that it sent is waited for. */
+bool pki_tcp_leaves_failed(const struct pki_tcp_iface *iface);
 
 /* ---- end.c: the end of all connections with a peer ---- */
 

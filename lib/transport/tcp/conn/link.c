@@ -116,7 +116,7 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error)
     link->attempt.count = 0;
     link->readable = link->writable = link->hangup = false;
     link->user->broken(link);
-    pki_tcp_wait_again(link, ep->connects ? 0 : PKI_TCP_PROBE_NS / 2);
+    pki_tcp_wait_again(link, ep->connects || pki_tcp_leaves_failed(ep->iface) ? 0 : PKI_TCP_PROBE_NS / 2);
 }
 
 /* ---- Made ---- */

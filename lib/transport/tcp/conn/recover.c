@@ -9,7 +9,7 @@
 #include "util/netif.h"
 #include "util/text.h"
 
-#define REFUSED_NS (300 * PKI_NS_PER_MS)   /* a process that lives listens: nobody there means that it has ended */
+#define REFUSED_NS (40 * PKI_NS_PER_MS)    /* a process that lives listens: nobody there for so long means that it has ended */
 #define UNANSWERED_TRIES 3                 /* retransmissions or probes without an answer */
 
 /*
@@ -75,10 +75,19 @@ static bool has_news(const struct pki_tcp_ep *ep)
     return link->user->has_news(link);
 }
 
+bool pki_tcp_leaves_failed(const struct pki_tcp_iface *iface)
+{
+    return iface->shutdown_ns > 0 && iface->revoked;
+}
+
 void pki_tcp_refused(struct pki_tcp_link *link)
 {
     uint64_t now = pki_now_ns();
 
+    if (pki_tcp_leaves_failed(link->ep->iface)) { /* as the others do, at the same time */
+        process_ended(link);
+        return;
+    }
     /* The engine may yet have to take news, which may say that the peer leaves. When this rank leaves nobody may take them. */
     if (link->attempt.refused_ns == 0 || pki_tcp_has_gone(link->ep) || (has_news(link->ep) && link->ep->iface->shutdown_ns == 0))
         link->attempt.refused_ns = now;

@@ -25,7 +25,7 @@ static pk_result_t ended(const struct pki_switchml *s, pk_result_t result, const
 {
     if (result == PK_IN_PROGRESS)
         return pki_fail(PK_ERR_TIMEOUT, NULL, "%s: %s before the deadline", s->name, what);
-    if (result == PK_ERR_ABORTED && pki_is_cancelled(wait))
+    if (result == PK_ERR_ABORTED && pki_is_called_off(wait->cancel))
         return pki_fail(PK_ERR_ABORTED, NULL, "%s: init was aborted", s->name);
     return result;
 }

@@ -49,11 +49,6 @@ bool pki_is_called_off(struct pki_call_off *cancel)
     return is_off(cancel);
 }
 
-bool pki_is_cancelled(const struct pki_wait *wait)
-{
-    return pki_is_called_off(wait->cancel);
-}
-
 pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wait)
 {
     for (;;) {
@@ -65,7 +60,7 @@ pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wa
 
         pk_result_t news;
 
-        if (pki_is_cancelled(wait))
+        if (pki_is_called_off(wait->cancel))
             return PK_ERR_ABORTED;
         ready = ppoll(fds, (nfds_t)count, &timeout, NULL);
         if (ready > 0)
@@ -88,7 +83,7 @@ static pk_result_t wait_one(int fd, short events, const struct pki_wait *wait, c
 
     if (result == PK_IN_PROGRESS)
         return pki_fail(PK_ERR_TIMEOUT, where, "deadline passed while %s", doing);
-    if (result == PK_ERR_ABORTED && pki_is_cancelled(wait))
+    if (result == PK_ERR_ABORTED && pki_is_called_off(wait->cancel))
         return pki_fail(PK_ERR_ABORTED, where, "aborted while %s", doing);
     return result;
 }

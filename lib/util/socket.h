@@ -32,12 +32,9 @@ struct pki_wait {
     void *arg;
 };
 
-/* Where a wait ended with PK_ERR_ABORTED: it was called off, without an error record; or else listen has made one. */
-bool pki_is_cancelled(const struct pki_wait *wait);
-
 /* Wait until one of `fds` is ready. PK_OK: one is (revents are set). PK_IN_PROGRESS: the deadline has passed. PK_ERR_ABORTED:
  * it was called off. Neither of these two makes an error record: the caller knows what is missing.
- * PK_ERR_SYSTEM is recorded. And what wait->listen returns. */
+ * PK_ERR_SYSTEM is recorded. And what wait->listen returns: PK_ERR_ABORTED of a wait that is not called off is recorded. */
 pk_result_t pki_poll(struct pollfd *fds, size_t count, const struct pki_wait *wait);
 
 /* Send exactly `bytes`. PK_ERR_TIMEOUT, PK_ERR_ABORTED, PK_ERR_PEER (closed or reset) or PK_ERR_SYSTEM, all recorded

@@ -123,6 +123,8 @@ static void pending(struct rank *r)
     char text[4096], wanted[64];
     size_t needed = 0;
 
+    if (r->size == 1) /* it cannot send to itself meanwhile, but in a group */
+        return;
     expect(r, pk_recv(&got, 1, PK_F32, previous, r->comm, r->streams[END_HOST]), PK_OK, "pk_recv");
     expect(r, pk_pending_dump(r->comm, text, sizeof text, &needed), PK_OK, "pk_pending_dump");
     snprintf(wanted, sizeof wanted, "receive from rank %d, 4 bytes", previous);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A rank is killed (SIGKILL) amid operations: every other rank gets PK_ERR_PEER that names it, within a second, and nothing is left in
- * /dev/shm, for nothing was ever there.
+ * /dev/shm, for nothing was ever there. Between hosts the other rank of its host ends then while the rest agrees, who notice it as soon, though
+ * their communicator has failed already.
  *
  * usage: mp.kill [TEXT]   only what has TEXT in its name
  */
@@ -24,7 +25,7 @@
 #define NOTICE_MS 1000
 
 /* Words of the shared memory. */
-enum { KILLED_AT_NS, VICTIM };
+enum { KILLED_AT_NS, VICTIM, TOLD, ENDED_AT_NS }; /* TOLD: who has been told of it, and agrees next */
 enum { TURNS };
 
 /* A rank that only waits, for someone who is not the victim: it must hear of the death all the same. */
@@ -89,6 +90,29 @@ static int judge(const struct role *role, struct turn_loop *loop, pk_result_t re
     return right ? 0 : 1;
 }
 
+static void agree_without(const struct role *role, const struct turn_loop *loop)
+{
+    _Atomic int64_t *words = ranks_shared()->words;
+    const int killed = (int)atomic_load(&words[VICTIM]), ends = (killed + SIZE / 2) % SIZE;
+    int failed[SIZE] = { -1, -1 }, count = 0;
+    int64_t took_ns;
+    pk_result_t result;
+
+    if (loop->rank == ends) {
+        for (int ms = 0; ms < 20000 && atomic_load(&words[TOLD]) < SIZE - 2; ms++)
+            usleep(1000);
+        usleep(20000); /* they agree by now */
+        atomic_store(&words[ENDED_AT_NS], monotonic_ns());
+        _exit(report_end());
+    }
+    atomic_fetch_add(&words[TOLD], 1);
+    result = pk_comm_agree(loop->comm, 0, NULL, failed, &count, NULL);
+    took_ns = monotonic_ns() - atomic_load(&words[ENDED_AT_NS]);
+    report(result == PK_OK && count == 2 && failed[0] + failed[1] == killed + ends && took_ns < NOTICE_MS * 1e6 * test_slack(),
+           "%s: rank %d agrees (%d) that %d ranks are dead, %d and %d, %.1f ms after the last has ended", role->name, loop->rank, (int)result, count,
+           failed[0], failed[1], (double)took_ns * 1e-6);
+}
+
 /* Files of other programs come and go there, so what counts is that the ranks have none: not mapped, not open. */
 static bool has_file_in_dev_shm(pid_t pid)
 {
@@ -136,6 +160,8 @@ static int rank_main(void)
     if (has_file_in_dev_shm(getpid()))
         report(false, "%s: rank %d has a file in /dev/shm", role.name, loop.rank);
     judge(&role, &loop, result);
+    if (strstr(role.name, " between hosts") != NULL)
+        agree_without(&role, &loop);
     if (role.stream)
         pk_stream_destroy(stream);
     if (pk_comm_destroy(comm) != PK_ERR_PEER)

@@ -278,7 +278,7 @@ static pk_result_t fence(const char *key, uint32_t size, uint64_t deadline_ns, s
         pending_finish(p, status);
     if (!pending_wait(p, deadline_ns, cancel))
         result = pki_is_called_off(cancel) ? pki_fail(PK_ERR_ABORTED, NULL, "aborted")
-                                                       : name_missing(key, size, (pki_now_ns() - began) / PKI_NS_PER_MS);
+                                           : name_missing(key, size, (pki_now_ns() - began) / PKI_NS_PER_MS);
     else if (p->status != PMIX_SUCCESS && p->status != PMIX_OPERATION_SUCCEEDED)
         result = refused("PMIx_Fence", p->status);
     pending_drop(p);

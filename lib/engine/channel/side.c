@@ -435,6 +435,14 @@ void pki_side_take_messages(struct pki_engine *e, struct pki_peer *peer)
     }
 }
 
+const struct pki_ep *pki_side_dead_ep(const struct pki_peer *peer)
+{
+    for (int i = 0; i < peer->neps; i++)
+        if (peer->eps[i]->state == PKI_EP_DEAD)
+            return peer->eps[i];
+    return NULL;
+}
+
 bool pki_side_is_lost(const struct pki_peer *peer)
 {
     struct pki_msg msg;
@@ -442,6 +450,6 @@ bool pki_side_is_lost(const struct pki_peer *peer)
 
     if (peer->side_fd >= 0 || peer->ctrl == NULL)
         return peer->gone;
-    return (peer->gone || peer->ctrl->state >= PKI_EP_LEFT) &&
+    return (peer->gone || peer->ctrl->state >= PKI_EP_LEFT || pki_side_dead_ep(peer) != NULL) &&
            !peer->ctrl->iface->transport->peek(peer->ctrl, &msg, &payload);
 }

@@ -137,16 +137,15 @@ static bool progress_tasks(struct pki_engine *e)
     return moved;
 }
 
-/* A connection beside the control channel has died, and the process at its other end with it: a control channel over RDMA hears of that only much later. */
 static void check_endpoints(struct pki_engine *e, const struct pki_peer *peer)
 {
-    for (int i = 0; i < peer->neps; i++)
-        if (peer->eps[i]->state == PKI_EP_DEAD && !peer->gone) {
-            struct pki_where where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
+    const struct pki_ep *dead = peer->gone ? NULL : pki_side_dead_ep(peer);
+    struct pki_where where;
 
-            pki_engine_attribute_failure(e, PK_ERR_PEER, &where, peer->eps[i], 0, 0);
-            return;
-        }
+    if (dead == NULL)
+        return;
+    where = pki_engine_where(e, peer->rank, pki_engine_first_task(e));
+    pki_engine_attribute_failure(e, PK_ERR_PEER, &where, dead, 0, 0);
 }
 
 /* Broken connections between hosts are made again, and what was sent goes on: a peer may wait for it while this rank waits for nothing. */

@@ -94,6 +94,12 @@ static inline struct pki_tcp_iface *pki_tcp_iface_of(struct pki_iface *iface)
     return (struct pki_tcp_iface *)(void *)iface;
 }
 
+/* This rank leaves a communicator that has failed: nothing that it sent is waited for. */
+static inline bool pki_tcp_leaves_failed(const struct pki_tcp_iface *iface)
+{
+    return iface->shutdown_ns > 0 && iface->revoked;
+}
+
 /* The peer has closed its connections in good order, behind its shutdown message, which waits for what it sent before and is
  * still in one of them. */
 static inline bool pki_tcp_has_gone(const struct pki_tcp_ep *ep)

@@ -197,8 +197,6 @@ static inline uint64_t pki_tcp_put_off(uint64_t until, uint64_t away_ns, uint64_
 void pki_tcp_link_health(struct pki_tcp_link *link);
 /* Nobody listens where the peer has been reached. */
 void pki_tcp_refused(struct pki_tcp_link *link);
-/* This rank leaves a communicator that has failed: nothing that it sent is waited for. */
-bool pki_tcp_leaves_failed(const struct pki_tcp_iface *iface);
 
 /* ---- end.c: the end of all connections with a peer ---- */
 

@@ -75,11 +75,6 @@ static bool has_news(const struct pki_tcp_ep *ep)
     return link->user->has_news(link);
 }
 
-bool pki_tcp_leaves_failed(const struct pki_tcp_iface *iface)
-{
-    return iface->shutdown_ns > 0 && iface->revoked;
-}
-
 void pki_tcp_refused(struct pki_tcp_link *link)
 {
     uint64_t now = pki_now_ns();

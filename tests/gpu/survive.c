@@ -3,9 +3,11 @@
  * Four ranks on two GPUs add up in CUDA streams, two of them are killed one after the other, and the others go on: their streams are released,
  * they agree, shrink, and repeat in GPU memory what is not complete. Every sum whose stream has ended without an error is right.
  */
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "gpu_rank.h"
@@ -106,13 +108,25 @@ static int rank_main(void)
     return report_end();
 }
 
+struct victim { /* a process that was killed: how long does its driver need to end it? */
+    struct pollfd ends;
+    int64_t ended_ns;
+};
+
+static void look(struct victim *victim, int timeout_ms)
+{
+    if (victim->ended_ns == 0 && poll(&victim->ends, 1, timeout_ms) == 1)
+        victim->ended_ns = monotonic_ns();
+}
+
 /* All that live have a sum of so many ranks from behind that time. Returns when the last of them had it; -1: not all. */
-static int64_t await(const struct ranks *ranks, const bool *alive, int living, int64_t behind_ns)
+static int64_t await(const struct ranks *ranks, const bool *alive, int living, int64_t behind_ns, struct victim *victim)
 {
     for (int ms = 0; ms < TIMEOUT_MS; ms++) {
         int64_t latest = 0;
         int n = 0;
 
+        look(victim, 0);
         for (int r = 0; r < SIZE; r++) {
             const int64_t at = atomic_load(&ranks->shared->rank_words[r][RIGHT_NS]);
 
@@ -131,23 +145,28 @@ static int64_t await(const struct ranks *ranks, const bool *alive, int living, i
 static void drive(const int victims[2])
 {
     bool alive[SIZE] = { true, true, true, true };
+    struct victim none = { .ends.fd = -1 };
     struct ranks ranks;
     int64_t right;
     int wrong;
 
     ranks_open(&ranks, SIZE);
     ranks_start_all(&ranks, "life", NULL, NULL);
-    right = await(&ranks, alive, SIZE, 0);
+    right = await(&ranks, alive, SIZE, 0, &none);
     for (int i = 0; i < 2 && right >= 0; i++) {
+        struct victim victim = { .ends = { .fd = (int)syscall(SYS_pidfd_open, ranks.pids[victims[i]], 0), .events = POLLIN } };
         int64_t killed_ns;
 
         usleep(30000);
         killed_ns = monotonic_ns();
         kill(ranks.pids[victims[i]], SIGKILL);
         alive[victims[i]] = false;
-        right = await(&ranks, alive, SIZE - 1 - i, killed_ns);
-        report(right >= 0, "rank %d is killed: a right sum of the other %d on all after %.1f ms", victims[i], SIZE - 1 - i,
-               (double)(right - killed_ns) * 1e-6);
+        right = await(&ranks, alive, SIZE - 1 - i, killed_ns, &victim);
+        look(&victim, TIMEOUT_MS);
+        report(right >= 0, "rank %d is killed, which takes %.1f ms: a right sum of the other %d on all after %.1f ms", victims[i],
+               (double)(victim.ended_ns - killed_ns) * 1e-6, SIZE - 1 - i, (double)(right - killed_ns) * 1e-6);
+        if (victim.ends.fd >= 0)
+            close(victim.ends.fd);
     }
     atomic_store(&ranks.shared->words[STOP], 1);
     wrong = ranks_wait(&ranks, right >= 0 ? TIMEOUT_MS : 1000, -1);

@@ -156,6 +156,8 @@ figures() {
         figure allgather-zero "$ranks" allgather -d cuda -z -i -b 4K -e 1G -f 16 -n 10 --nccl
         figure allreduce "$ranks" allreduce -d cuda -b 4K -e 1G -f 8 -n 10 --nccl
     done
+    [ "$count" -lt 2 ] || ! module nvidia.nccl || step shrink 200 python3 bench/frameworks/shrink.py \
+        "$(python3 -c 'import nvidia.nccl as n; print(list(n.__path__)[0])')/lib/libnccl.so.2" "$("$prefix/bin/pickle-nccl" --library)"
     [ "$count" -lt 2 ] || step beside 120 bash -c 'on "$@"' on 2 build/gpu-bench/overlap/pickle-perf-overlap --turns 1 --nccl --bare --csv "$out/beside.csv"
 }
 

@@ -5,7 +5,7 @@
     shrink.py [-n ROUNDS] [-r RANKS] LIBRARY...
 
 Milliseconds, medians over the rounds, of the slowest rank: to make the communicator (init) and its first right sum; from ncclCommShrink without the last
-rank, which lives, to the first right sum of the others (leave); and the same with NCCL_SHRINK_ABORT from the time at which the last rank is killed (kill).
+rank, which lives, to the first right sum of the others (leave); and the same with NCCL_SHRINK_ABORT when the last rank is killed (kill): the others are told so, and nobody has to notice it.
 NCCL needs a GPU a rank; libpickle's ranks may share one. NCCL_NVLS_ENABLE=0 is set. Exit code 77: there are not enough GPUs.
 """
 import argparse

@@ -12,11 +12,8 @@
 /* To a peer on another host: what was sent to it may still be on its way. */
 static bool leaves(const struct pki_engine *e, const struct pki_peer *peer)
 {
-    if (peer->ctrl == NULL || peer->side_fd >= 0 || pki_survive_is_dead(e, peer->rank))
+    if (peer->ctrl == NULL || peer->side_fd >= 0 || pki_survive_is_dead(e, peer->rank) || pki_side_dead_ep(peer) != NULL)
         return true;
-    for (int i = 0; i < peer->neps; i++)
-        if (peer->eps[i]->state == PKI_EP_DEAD)
-            return true;
     pki_note_carry(peer);
     peer->ctrl->farewell.mine = true;
     return !peer->ctrl->farewell.lingers;

@@ -171,6 +171,7 @@ struct pki_iface {
 /* Why an endpoint has failed, for the error record of the operation that finds out, perhaps later and in another thread. */
 struct pki_cause {
     int sys_errno;  /* of the system call that failed, or 0; while CONNECTING, of the last attempt */
+    bool peer_ended; /* the peer's process has */
     char text[252]; /* empty: nothing has failed */
 };
 

@@ -42,7 +42,7 @@ static pk_result_t sum(pk_comm_t *comm, const float *in, float *out, size_t coun
 int main(int argc, char **argv)
 {
     /* the streams that all communicators of a process share are made, and used for the first time, one by one */
-    const struct grow_memory memory = { device, sum, .settled = 40, .more = { 0, 16, 4, 0, 48 << 20 } };
+    const struct grow_memory memory = { device, sum, { { 4, 0 }, { 40, 16 }, { 40, 4 }, { 4, 0 }, { 40, 48 << 20 } } };
 
     if (ranks_role() == NULL && !gpu_enough(2))
         return GPU_SKIPPED;

@@ -18,7 +18,7 @@ static pk_result_t sum(pk_comm_t *comm, const float *in, float *out, size_t coun
 int main(int argc, char **argv)
 {
     /* mappings: neighbours are one now and two then; one more each round would be more */
-    const struct grow_memory memory = { no_device, sum, .settled = 4, .more = { 0, 3, 0, 0, 2 << 20 } };
+    const struct grow_memory memory = { no_device, sum, { { 4, 0 }, { 4, 3 }, { 4, 0 }, { 4, 0 }, { 4, 2 << 20 } } };
 
     return grow_main(argc, argv, &memory);
 }

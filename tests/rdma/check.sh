@@ -13,6 +13,7 @@ outcome() { # NAME CODE
     else
         failed=$((failed + 1))
         echo "FAIL $1 (exit code $2)"
+        echo "$1" >>"$VM_OUT/failed" # another machine may go on (parts.sh)
         grep -h '^FAIL' /tmp/log # perhaps long before the end
         tail -n 40 /tmp/log
     fi

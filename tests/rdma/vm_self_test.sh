@@ -20,8 +20,9 @@ for ((machines = 1; machines <= 3; machines++)); do
         exit 4')
     code=$?
     echo "$text"
-    [ $code -eq 126 ] || break
+    [ $code -eq 123 ] || break
     echo "== the kernel of machine $machines has locked up"
+    [ $((limit - SECONDS)) -gt 120 ] || break
 done
 [ $code -eq 77 ] && exit 77
 failed=0

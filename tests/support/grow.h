@@ -13,12 +13,18 @@
 
 #include "pickle/pickle.h"
 
+#define GROW_COUNTED 5
+
 /* Where the sums are. */
 struct grow_memory {
     int (*device)(void); /* of this process's communicators */
     pk_result_t (*sum)(pk_comm_t *comm, const float *in, float *out, size_t count); /* of host memory; what the stream has said, too */
-    int settled;   /* rounds until there is what there will be; if there are more, the last is compared with this one, */
-    int64_t more[5]; /* and has at most so many more of each: descriptors, mappings, threads, bytes of a GPU, bytes of memory */
+    /* After the last round there are at most so many more than after round `from`, if there are more rounds; of descriptors, mappings, threads, bytes of a
+     * GPU, bytes of memory. */
+    struct grow_limit {
+        int from;
+        int64_t more;
+    } limits[GROW_COUNTED];
 };
 
 /* All of main. Prints how long the others stand still, and how long it takes from pk_comm_join to the first right sum.

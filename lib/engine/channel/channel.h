@@ -43,10 +43,10 @@ pk_result_t pki_side_send_agree(struct pki_peer *peer, const unsigned char *byte
 void pki_side_drain(struct pki_engine *engine, struct pki_peer *peer);
 /* What has come between hosts: news and agreements are taken, all else is dropped, for no operation asks for it any more. */
 void pki_side_take_messages(struct pki_engine *engine, struct pki_peer *peer);
-/* Of those that join the pair. When one is dead the process at its other end is, also where a control channel over RDMA has not heard of
- * it; NULL: none. */
+/* Of those that join the pair, one that is dead; NULL: none. */
 const struct pki_ep *pki_side_dead_ep(const struct pki_peer *peer);
-/* It is dead or has left, and all that it had sent has been taken: between hosts that may lie in the control channel still. */
+/* It is dead or has left, and all that it had sent has been taken: between hosts that may lie in the control channel still. That its
+ * process has ended any connection may say, also where a control channel over RDMA has not heard of it. */
 bool pki_side_is_lost(const struct pki_peer *peer);
 
 /* mismatch.c */

@@ -443,6 +443,14 @@ const struct pki_ep *pki_side_dead_ep(const struct pki_peer *peer)
     return NULL;
 }
 
+static bool has_ended(const struct pki_peer *peer)
+{
+    for (int i = 0; i < peer->neps; i++)
+        if (peer->eps[i]->cause.peer_ended)
+            return true;
+    return false;
+}
+
 bool pki_side_is_lost(const struct pki_peer *peer)
 {
     struct pki_msg msg;
@@ -450,6 +458,6 @@ bool pki_side_is_lost(const struct pki_peer *peer)
 
     if (peer->side_fd >= 0 || peer->ctrl == NULL)
         return peer->gone;
-    return (peer->gone || peer->ctrl->state >= PKI_EP_LEFT || pki_side_dead_ep(peer) != NULL) &&
+    return (peer->gone || peer->ctrl->state >= PKI_EP_LEFT || has_ended(peer)) &&
            !peer->ctrl->iface->transport->peek(peer->ctrl, &msg, &payload);
 }

@@ -94,7 +94,7 @@ static inline struct pki_tcp_iface *pki_tcp_iface_of(struct pki_iface *iface)
     return (struct pki_tcp_iface *)(void *)iface;
 }
 
-/* This rank leaves a communicator that has failed: nothing that it sent is waited for. */
+/* This rank leaves a communicator that has failed. */
 static inline bool pki_tcp_leaves_failed(const struct pki_tcp_iface *iface)
 {
     return iface->shutdown_ns > 0 && iface->revoked;

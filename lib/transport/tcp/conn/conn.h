@@ -195,8 +195,8 @@ static inline uint64_t pki_tcp_put_off(uint64_t until, uint64_t away_ns, uint64_
 }
 /* Does the peer's kernel answer? */
 void pki_tcp_link_health(struct pki_tcp_link *link);
-/* Nobody listens where the peer has been reached. */
-void pki_tcp_refused(struct pki_tcp_link *link);
+/* Nobody listens where the peer is looked for (ECONNREFUSED), or who does hangs up. */
+void pki_tcp_refused(struct pki_tcp_link *link, int error);
 
 /* ---- end.c: the end of all connections with a peer ---- */
 

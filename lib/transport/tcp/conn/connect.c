@@ -46,7 +46,7 @@ void pki_tcp_attempt_failed(struct pki_tcp_link *link, int error)
     if (!pki_tcp_target_is_known(link)) /* that nobody listens at some address says nothing of the peer */
         return;
     if (is_refused)
-        pki_tcp_refused(link);
+        pki_tcp_refused(link, error);
     else
         link->attempt.refused_ns = 0;
 }

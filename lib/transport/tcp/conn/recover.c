@@ -9,7 +9,10 @@
 #include "util/netif.h"
 #include "util/text.h"
 
-#define REFUSED_NS (40 * PKI_NS_PER_MS)    /* a process that lives listens: nobody there for so long means that it has ended */
+/* A process that lives listens. It has ended when its host has said for so long that nobody does, where it had been reached; */
+#define ENDED_NS (40 * PKI_NS_PER_MS)
+/* or for so long at one of several addresses, or when who listens there hangs up. */
+#define REFUSED_NS (300 * PKI_NS_PER_MS)
 #define UNANSWERED_TRIES 3                 /* retransmissions or probes without an answer */
 
 /*
@@ -52,6 +55,7 @@ static void process_ended(struct pki_tcp_link *link)
     pki_tcp_target_text(&link->ep->targets.target[link->attempt.target], &out);
     pki_tcp_lost(link->ep, link->attempt.error != 0 ? link->attempt.error : ECONNRESET,
                  "its process has ended: connection %u broke, and nobody listens at %s any more", link->index, text);
+    link->ep->base.cause.peer_ended = true;
 }
 
 /* It was connected, and did not come back. */
@@ -75,18 +79,19 @@ static bool has_news(const struct pki_tcp_ep *ep)
     return link->user->has_news(link);
 }
 
-void pki_tcp_refused(struct pki_tcp_link *link)
+void pki_tcp_refused(struct pki_tcp_link *link, int error)
 {
+    const bool is_proof = error == ECONNREFUSED && pki_tcp_target_is_reached(link);
     uint64_t now = pki_now_ns();
 
-    if (pki_tcp_leaves_failed(link->ep->iface)) { /* as the others do, at the same time */
+    if (is_proof && pki_tcp_leaves_failed(link->ep->iface)) { /* the others leave it at the same time */
         process_ended(link);
         return;
     }
     /* The engine may yet have to take news, which may say that the peer leaves. When this rank leaves nobody may take them. */
     if (link->attempt.refused_ns == 0 || pki_tcp_has_gone(link->ep) || (has_news(link->ep) && link->ep->iface->shutdown_ns == 0))
         link->attempt.refused_ns = now;
-    else if (now - link->attempt.refused_ns > REFUSED_NS)
+    else if (now - link->attempt.refused_ns > (is_proof ? ENDED_NS : REFUSED_NS))
         process_ended(link);
 }
 

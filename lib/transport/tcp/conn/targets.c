@@ -235,10 +235,15 @@ void pki_tcp_target_failed(struct pki_tcp_link *link, int error)
     }
 }
 
+bool pki_tcp_target_is_reached(const struct pki_tcp_link *link)
+{
+    return settles(link->ep) && (int)link->attempt.target == link->ep->targets.reached;
+}
+
 bool pki_tcp_target_is_known(const struct pki_tcp_link *link)
 {
     return link->ep->base.state != PKI_EP_CONNECTING &&
-           (!settles(link->ep) || (int)link->attempt.target == link->ep->targets.reached);
+           (!settles(link->ep) || pki_tcp_target_is_reached(link));
 }
 
 bool pki_tcp_target_may_be_foreign(const struct pki_tcp_link *link)

@@ -9,11 +9,10 @@
 #include "util/netif.h"
 #include "util/text.h"
 
-/* A process that lives listens. It has ended when its host has said for so long that nobody does, where it had been reached; */
-#define ENDED_NS (40 * PKI_NS_PER_MS)
-/* or for so long at one of several addresses, or when who listens there hangs up. */
+/* A process that lives listens. It has ended when for so long nobody does at one of its addresses, or who does hangs up;
+ * where it had been reached, and its host says that nobody listens, an eighth of that is enough. */
 #define REFUSED_NS (300 * PKI_NS_PER_MS)
-#define UNANSWERED_TRIES 3                 /* retransmissions or probes without an answer */
+#define UNANSWERED_TRIES 3 /* retransmissions or probes without an answer */
 
 /*
  * Bytes are on their way and the peer's kernel has been silent for half of the patience, whatever it was asked. (The kernel's own
@@ -91,7 +90,7 @@ void pki_tcp_refused(struct pki_tcp_link *link, int error)
     /* The engine may yet have to take news, which may say that the peer leaves. When this rank leaves nobody may take them. */
     if (link->attempt.refused_ns == 0 || pki_tcp_has_gone(link->ep) || (has_news(link->ep) && link->ep->iface->shutdown_ns == 0))
         link->attempt.refused_ns = now;
-    else if (now - link->attempt.refused_ns > (is_proof ? ENDED_NS : REFUSED_NS))
+    else if (now - link->attempt.refused_ns > (is_proof ? REFUSED_NS / 8 : REFUSED_NS))
         process_ended(link);
 }
 

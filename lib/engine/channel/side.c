@@ -443,21 +443,14 @@ const struct pki_ep *pki_side_dead_ep(const struct pki_peer *peer)
     return NULL;
 }
 
-static bool has_ended(const struct pki_peer *peer)
-{
-    for (int i = 0; i < peer->neps; i++)
-        if (peer->eps[i]->cause.peer_ended)
-            return true;
-    return false;
-}
-
 bool pki_side_is_lost(const struct pki_peer *peer)
 {
+    const struct pki_ep *dead = pki_side_dead_ep(peer);
     struct pki_msg msg;
     const void *payload;
 
     if (peer->side_fd >= 0 || peer->ctrl == NULL)
         return peer->gone;
-    return (peer->gone || peer->ctrl->state >= PKI_EP_LEFT || has_ended(peer)) &&
+    return (peer->gone || peer->ctrl->state >= PKI_EP_LEFT || (dead != NULL && dead->cause.peer_ended)) &&
            !peer->ctrl->iface->transport->peek(peer->ctrl, &msg, &payload);
 }

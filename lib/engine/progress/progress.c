@@ -137,6 +137,7 @@ static bool progress_tasks(struct pki_engine *e)
     return moved;
 }
 
+/* A connection beside the control channel may have died: a control channel over RDMA hears of that only much later. */
 static void check_endpoints(struct pki_engine *e, const struct pki_peer *peer)
 {
     const struct pki_ep *dead = peer->gone ? NULL : pki_side_dead_ep(peer);

@@ -53,7 +53,7 @@ int pki_tcp_target_socket(struct pki_tcp_link *link);
 uint64_t pki_tcp_target_ns(const struct pki_tcp_link *link);
 /* The attempt has come to nothing. */
 void pki_tcp_target_failed(struct pki_tcp_link *link, int error);
-/* It is the one that has led to the peer. */
+/* It is the one that has led to the peer; never where each connection has its own (PK_IFNAME, several near ones). */
 bool pki_tcp_target_is_reached(const struct pki_tcp_link *link);
 /* That address is the peer's. */
 bool pki_tcp_target_is_known(const struct pki_tcp_link *link);

@@ -237,7 +237,7 @@ void pki_tcp_target_failed(struct pki_tcp_link *link, int error)
 
 bool pki_tcp_target_is_reached(const struct pki_tcp_link *link)
 {
-    return settles(link->ep) && (int)link->attempt.target == link->ep->targets.reached;
+    return (int)link->attempt.target == link->ep->targets.reached;
 }
 
 bool pki_tcp_target_is_known(const struct pki_tcp_link *link)

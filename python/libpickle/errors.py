@@ -6,8 +6,8 @@ from typing import Dict, Optional, Type
 from ._library import CONSTANTS, lib, sized
 
 
-class Error(Exception):
-    """A call failed. Its words name who, whom, what and why."""
+class Error(RuntimeError):
+    """A call failed. Its words name who, whom, what and why. (Programs of torch catch RuntimeError around its operations.)"""
 
     #: the number of the result, as in base.h
     code: int = CONSTANTS["PK_ERR_INTERNAL"]

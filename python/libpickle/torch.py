@@ -9,13 +9,14 @@ waits for this operation alone. GPU tensors go through a communicator of their o
 operation of such tensors makes it, and waits within the call until all ranks of the group have come to theirs. Tags, receives from
 any rank and compressed tensors are refused; every wait has the group's deadline. A sparse allreduce waits within the call until all
 ranks have said how many elements they have."""
+import contextlib
 import ctypes
 import datetime
 import inspect
 import itertools
 import time
 import zlib
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,7 @@ from ._library import AVG, CONSTANTS, MAX, MIN, PROD, SUM, DType, Op, lib, struc
 from .buffers import BY_NAME
 from .communicator import Communicator, config_of, unique_id
 from .errors import DeadlineError, Error, check, error_of, refuse
-from .torch_works import ALL, IN_PROGRESS, Calls, Finish, GpuPlace, GpuWork, Lane, Place, Shared, Tensor, Together, unsupported
+from .torch_works import ALL, IN_PROGRESS, Calls, Finish, GpuPlace, GpuWork, Lane, Place, Shared, Tensor, Together, unsupported, untraced
 
 NAME = "pickle"
 BYTES = BY_NAME["uint8"]
@@ -67,11 +68,14 @@ def moved(tensor: Tensor) -> Tuple[int, DType]:
     return (tensor.numel(), dtype) if dtype is not None else (tensor.numel() * tensor.element_size(), BYTES)
 
 
-def combined(tensor: Tensor) -> Tuple[int, DType]:
+def combined(tensor: Tensor, op: Op) -> Tuple[int, DType, Op]:
+    """Elements, their type, and the library's reduction of them."""
     dtype = TYPES.get(tensor.dtype)
+    if tensor.dtype == torch.bool and op is not AVG: # as with NCCL a sum says whether any is true, a product whether all are
+        dtype, op = BYTES, MAX if op in (SUM, MAX) else MIN
     if dtype is None:
         raise unsupported("no reduction of %s" % tensor.dtype)
-    return tensor.numel(), dtype
+    return tensor.numel(), dtype, op
 
 
 def storage(tensor: Tensor) -> int:
@@ -105,6 +109,16 @@ def uneven(tensors: Sequence[Tensor], count: int) -> bool:
 def alike(tensors: Sequence[Tensor], like: Tensor, count: int, operation: str) -> None:
     if len(tensors) != count or any(t.numel() != like.numel() or t.dtype != like.dtype for t in tensors):
         raise refuse("%s: %d tensors as long and of the same type as the other are wanted" % (operation, count), operation)
+
+
+TORCH_NAMES = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
+
+
+def in_profile(name: str) -> ContextManager[Any]:
+    """The call is an event of torch's profiler while one runs: what the operation costs the CPU."""
+    if not torch.autograd._profiler_enabled(): # pylint: disable=protected-access
+        return contextlib.nullcontext()
+    return torch.autograd.profiler.record_function("%s:%s" % (NAME, TORCH_NAMES.get(name, name)))
 
 
 # ---- the process group ----
@@ -176,7 +190,8 @@ class ProcessGroupPickle(ProcessGroup):
         for tensor in itertools.chain(inputs, outputs):
             if tensor.device != place.device:
                 raise refuse("%s: a tensor is on %s, another one, or the group, on %s" % (name, tensor.device, place.device), name)
-        work = place.begin(name, calls, inputs, outputs, kept, finish, lane if self.coalescing is None else None)
+        with in_profile(name):
+            work = place.begin(name, calls, inputs, outputs, kept, finish, lane if self.coalescing is None else None)
         if self.coalescing is not None:
             self.coalescing.append(work)
         elif isinstance(work, GpuWork):
@@ -226,8 +241,8 @@ class ProcessGroupPickle(ProcessGroup):
         handle, memory = place.comm.handle, [whole(tensor) for tensor in tensors]
 
         def call(part: Tensor) -> Callable[[Any], int]:
-            (count, dtype), pointer = combined(part), address(part)
-            return lambda stream: lib.pk_allreduce(pointer, pointer, count, dtype, op, handle, stream)
+            (count, dtype, how), pointer = combined(part, op), address(part)
+            return lambda stream: lib.pk_allreduce(pointer, pointer, count, dtype, how, handle, stream)
         return self._begin(place, name, [call(part) for part in memory], (), tensors, memory, copies_back(tensors, memory))
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
@@ -239,9 +254,9 @@ class ProcessGroupPickle(ProcessGroup):
                            (), [tensor], [memory], copies_back([tensor], [memory]))
 
     def reduce(self, tensors: List[Tensor], opts: Any) -> Work:
-        tensor, root, op = one(tensors, "reduce"), opts.rootRank, reduction(opts)
+        tensor, root = one(tensors, "reduce"), opts.rootRank
         memory, place = whole(tensor), self._place(tensor)
-        (count, dtype), pointer, handle = combined(memory), address(memory), place.comm.handle
+        (count, dtype, op), pointer, handle = combined(memory, reduction(opts)), address(memory), place.comm.handle
         return self._begin(place, "reduce", [lambda stream: lib.pk_reduce(pointer, pointer, count, dtype, op, root, handle, stream)],
                            (), [tensor], [memory], copies_back([tensor], [memory]) if self.comm.rank == root else None)
 
@@ -318,8 +333,8 @@ class ProcessGroupPickle(ProcessGroup):
         handle, target = place.comm.handle, address(memory)
 
         def call(root: int, part: Tensor) -> Callable[[Any], int]:
-            (count, dtype), source = combined(part), address(part)
-            return lambda stream: lib.pk_reduce(source, target, count, dtype, op, root, handle, stream)
+            (count, dtype, how), source = combined(part, op), address(part)
+            return lambda stream: lib.pk_reduce(source, target, count, dtype, how, root, handle, stream)
         return self._begin(place, "reduce_scatter", [call(root, part) for root, part in enumerate(parts)], parts, [output], [memory],
                            copies_back([output], [memory]))
 
@@ -332,8 +347,9 @@ class ProcessGroupPickle(ProcessGroup):
     reduce_scatter_single = reduce_scatter_tensor = _reduce_scatter_base
 
     def _reduce_scatter(self, output: Tensor, flat: Tensor, opts: Any) -> Work:
-        memory, op, place = whole(output), SUM if opts is None else reduction(opts), self._place(output)
-        (count, dtype), source, target, handle = combined(memory), address(flat), address(memory), place.comm.handle
+        memory, place = whole(output), self._place(output)
+        count, dtype, op = combined(memory, SUM if opts is None else reduction(opts))
+        source, target, handle = address(flat), address(memory), place.comm.handle
         return self._begin(place, "reduce_scatter",
                            [lambda stream: lib.pk_reduce_scatter(source, target, count, dtype, op, handle, stream)],
                            [flat], [output], [memory], copies_back([output], [memory]))
@@ -427,6 +443,10 @@ class ProcessGroupPickle(ProcessGroup):
         return Together(works) if works else None
 
     start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
+
+
+for method in [name for name, value in vars(ProcessGroupPickle).items() if inspect.isfunction(value) and not name.startswith("__")]:
+    setattr(ProcessGroupPickle, method, untraced(getattr(ProcessGroupPickle, method)))
 
 
 def copies_back(tensors: Sequence[Tensor], places: Sequence[Tensor]) -> Finish:

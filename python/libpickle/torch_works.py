@@ -4,7 +4,9 @@ and what a group and its operations share."""
 import atexit
 import ctypes
 import datetime
+import functools
 import queue
+import sys
 import threading
 import time
 import weakref
@@ -25,6 +27,24 @@ Finish = Optional[Callable[[], None]]
 Calls = Sequence[Callable[[Any], int]] # each a function of the stream
 Lane = Optional[Tuple[str, int]] # of a message: "send" or "recv", and the other rank
 Tensor = torch.Tensor
+
+
+try:
+    from torch._compile import _disable_dynamo
+except ImportError: # before torch 2.1
+    _disable_dynamo = None
+
+
+def untraced(function: Any) -> Any:
+    """torch.compile shall not look into it: it calls a library. What that takes is imported where somebody compiles, and only there."""
+    if _disable_dynamo is None:
+        return function
+    apart = _disable_dynamo(function)
+
+    @functools.wraps(function)
+    def called(*args: Any, **named: Any) -> Any:
+        return (apart if "torch._dynamo" in sys.modules else function)(*args, **named)
+    return called
 
 
 def unsupported(text: str) -> Error:
@@ -131,6 +151,7 @@ class PickleWork(Operation):
     def exception(self) -> Optional[Exception]:
         return self.error if self.is_completed() else None
 
+    @untraced
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         self.group.let_go(self)
         limit = timeout.total_seconds() if timeout else 0.0
@@ -216,6 +237,7 @@ class GpuWork(Operation):
             return error
         return None
 
+    @untraced
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         limit = timeout.total_seconds() if timeout else 0.0
         self._must_have_begun()
@@ -397,6 +419,7 @@ class Together(Work):
     def exception(self) -> Optional[Exception]:
         return next((error for error in (work.exception() for work in self.works) if error is not None), None)
 
+    @untraced
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         for work in self.works:
             work.wait(timeout) if timeout else work.wait()

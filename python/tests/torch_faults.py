@@ -127,6 +127,7 @@ def cell(fault, where, guilty, name):
         if where == "backward":
             net = torch.nn.Sequential(torch.nn.Linear(20, 20), torch.nn.Linear(20, 1))
             NET.append(DistributedDataParallel(net.to(device_of(rank)), bucket_cap_mb=0.0001))
+            dist.barrier() # the other may still be in there
         (fail if rank == guilty else suffer)(fault, where, name, rank)
     return forked(2, body)
 

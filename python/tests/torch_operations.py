@@ -72,7 +72,19 @@ def reductions():
     same(out, everybodys(SIZE, 2).sum(0)[RANK], "reduce_scatter_tensor")
     bits = torch.zeros(2, dtype=torch.int32)
     raises(libpickle.UnsupportedError, lambda: dist.all_reduce(bits, dist.ReduceOp.BAND), "reduction")
-    raises(libpickle.UnsupportedError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.bool)), "torch.bool")
+    for op, wanted in ((dist.ReduceOp.SUM, any), (dist.ReduceOp.MAX, any), (dist.ReduceOp.PRODUCT, all), (dist.ReduceOp.MIN, all)):
+        got = torch.tensor([True, False, RANK == 1])
+        dist.all_reduce(got, op)
+        same(got, torch.tensor([True, False, wanted(rank == 1 for rank in range(SIZE))]), "all_reduce of bool, %s" % op)
+    raises(RuntimeError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.bool), dist.ReduceOp.AVG), "torch.bool")
+
+
+def in_the_profiler():
+    with torch.autograd.profiler.profile() as profile:
+        dist.all_reduce(data(RANK, 5))
+        dist.barrier()
+    names = {event.name for event in profile.function_events}
+    assert {"pickle:all_reduce", "pickle:barrier"} <= names, names
 
 
 def sparse():
@@ -331,7 +343,8 @@ def body(rank):
         if RANK < 2: # not everybody has to come any more
             (dist.recv if RANK else dist.send)(torch.zeros(3), 1 - RANK)
     equal(dist.get_backend(), "pickle", "backend")
-    run([reductions, sparse, moves, messages, works, dropped, forgotten, part_of_the_ranks, both_kinds, in_order, captured, mesh, data_parallel])
+    run([reductions, in_the_profiler, sparse, moves, messages, works, dropped, forgotten, part_of_the_ranks, both_kinds, in_order, captured, mesh,
+         data_parallel])
     dist.barrier()
     dist.destroy_process_group()
 

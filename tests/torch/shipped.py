@@ -85,7 +85,7 @@ def instead_of(asked, given):
 
     original = dist.get_backend
     dist.get_backend = get_backend
-    # A back end in Python has no events in the profiler, so its operations are asked for their results alone.
+    # The events of a back end in Python have no shapes and end with the call, so its operations are asked for their results alone.
     supported = distributed_test.PROFILING_SUPPORTED_BACKENDS
     distributed_test.PROFILING_SUPPORTED_BACKENDS = [name for name in supported if name != asked]
     for name in ("init_process_group", "new_group"):

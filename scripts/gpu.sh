@@ -99,7 +99,7 @@ tests() {
     wait
     library=$(find "$prefix" -name libpickle.so | head -n 1)
     if [ "$count" -ge 2 ] && python3 -c 'import torch' 2>/dev/null; then
-        step torch 120 python3 tests/torch/torch_ctypes.py "$library"
+        step torch 200 python3 tests/torch/torch_ctypes.py "$library"
     else
         echo "torch: not run, no torch or not two GPUs here"
     fi

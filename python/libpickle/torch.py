@@ -181,7 +181,7 @@ class ProcessGroupPickle(ProcessGroup):
                 raise unsupported("GPU tensors need torch 2 (this is %s)" % torch.__version__)
             with torch.cuda.device(device): # makes the context that the communicator asks for
                 comm = created(self.store, "pickle/gpus", self.comm.rank, self.comm.size, self.shared.limit, device.index)
-                self.shared.gpu = GpuPlace(comm, device)
+                self.shared.gpu = GpuPlace(self.shared, comm, device)
         return self.shared.gpu
 
     def _begin(self, place: Place, name: str, calls: Calls, inputs: Sequence[Tensor], outputs: Sequence[Tensor],

@@ -2,6 +2,7 @@
 """Operations under way of the backend "pickle": of host tensors in host streams, of GPU tensors in a CUDA stream, several as one;
 and what a group and its operations share."""
 import atexit
+import collections
 import ctypes
 import datetime
 import functools
@@ -23,6 +24,8 @@ from .streams import CudaStream, Stream
 
 IN_PROGRESS = CONSTANTS["PK_IN_PROGRESS"]
 HELD = 64 # from so many operations on those that have ended are let go, though nobody has waited for them
+SHORT_BYTES = 4096
+RECENT = 16
 Finish = Optional[Callable[[], None]]
 Calls = Sequence[Callable[[Any], int]] # each a function of the stream
 Lane = Optional[Tuple[str, int]] # of a message: "send" or "recv", and the other rank
@@ -76,9 +79,12 @@ def completed_within(work: Work, name: str, limit: float) -> None:
 class Operation(Work):
     """What operations of host tensors and of GPU tensors have in common."""
 
-    def __init__(self, name: str, outputs: List[Tensor], finish: Finish) -> None:
+    def __init__(self, group: "Shared", name: str, outputs: List[Tensor], finish: Finish) -> None:
         super().__init__()
-        self.name, self.outputs, self.finish = name, outputs, finish
+        self.group, self.name, self.outputs, self.finish = group, name, outputs, finish
+
+    def is_short(self) -> bool:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.outputs) <= SHORT_BYTES
 
     def synchronize(self) -> None:
         self.wait()
@@ -112,8 +118,8 @@ class PickleWork(Operation):
     """An operation of host tensors. It holds them until it has ended."""
 
     def __init__(self, group: "Shared", name: str, stream: Stream, outputs: List[Tensor], kept: Any, finish: Finish) -> None:
-        super().__init__(name, outputs, finish)
-        self.group, self.stream, self.kept = group, stream, kept
+        super().__init__(group, name, outputs, finish)
+        self.stream, self.kept = stream, kept
         self.lock = threading.Lock()
         self.error: Optional[Exception] = None
         self.future: Optional[torch.futures.Future] = None
@@ -144,6 +150,8 @@ class PickleWork(Operation):
 
     def is_completed(self) -> bool:
         return self._end(lib.pk_stream_query)
+
+    may_be_forgotten = is_completed
 
     def is_success(self) -> bool:
         return self.is_completed() and self.error is None
@@ -211,7 +219,7 @@ class GpuWork(Operation):
     it waits itself."""
 
     def __init__(self, place: "GpuPlace", stream: Any, name: str, outputs: List[Tensor], finish: Finish) -> None:
-        super().__init__(name, outputs, finish)
+        super().__init__(place.group, name, outputs, finish)
         self.place, self.stream = place, stream
         self.event: Any = None
 
@@ -227,6 +235,10 @@ class GpuWork(Operation):
     def is_completed(self) -> bool:
         return self.event is not None and bool(self.event.query())
 
+    def may_be_forgotten(self) -> bool:
+        """The library and the allocator know what it needs; nothing is asked of CUDA, which may be capturing."""
+        return True
+
     def is_success(self) -> bool:
         return self.is_completed() and self.exception() is None
 
@@ -241,6 +253,7 @@ class GpuWork(Operation):
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         limit = timeout.total_seconds() if timeout else 0.0
         self._must_have_begun()
+        self.group.let_go(self)
         if limit > 0:
             completed_within(self, self.name, limit)
         else:
@@ -264,8 +277,8 @@ class GpuPlace:
     """Where operations of GPU tensors run: a communicator, with CUDA streams: one for collectives and batches, and one for the messages
     to, and one for those from, each rank, so that no message waits for one of another pair or direction."""
 
-    def __init__(self, comm: Communicator, device: torch.device) -> None:
-        self.comm, self.device = comm, device
+    def __init__(self, group: "Shared", comm: Communicator, device: torch.device) -> None:
+        self.group, self.comm, self.device = group, comm, device
         self.streams: Dict[Lane, Any] = {}
 
     def _stream(self, lane: Lane) -> Any:
@@ -282,7 +295,10 @@ class GpuPlace:
             for tensor in tensors:
                 tensor.record_stream(stream)
         call_all(calls, CudaStream(stream).value)
-        return GpuWork(self, stream, name, list(outputs), finish)
+        work = GpuWork(self, stream, name, list(outputs), finish)
+        if work.is_short(): # a long one shall not keep GPU memory; the library has that of all
+            self.group.hold(work)
+        return work
 
     def check(self) -> None:
         """Raise what has failed the communicator."""
@@ -354,24 +370,28 @@ class Shared:
         self.gpu: Optional[GpuPlace] = None
         self.waiter = Waiter()
         self.ended = False
-        # Operations that nobody has waited for yet: the program may have forgotten them, and torch 1.13 hands C++ an operation
-        # whose Python half would be gone with the call.
-        self.held: Dict[int, Work] = {}
+        # Operations that nobody has waited for yet: the program may have forgotten them, and torch hands C++ operations without their
+        # Python half (1.13 all of them, newer ones that of DDP's join()), which is gone as soon as nobody here holds it. That one is
+        # short, and C++ asks it for its result when it has waited.
+        self.held: Dict[int, Operation] = {}
+        self.recent: "collections.deque[Operation]" = collections.deque(maxlen=RECENT)
 
-    def hold(self, work: Work) -> None:
+    def hold(self, work: Operation) -> None:
         if len(self.held) >= HELD:
             for key, old in list(self.held.items()):
-                if old.is_completed():
+                if old.may_be_forgotten():
                     self.held.pop(key, None)
         self.held[id(work)] = work
 
-    def let_go(self, work: Work) -> None:
-        self.held.pop(id(work), None)
+    def let_go(self, work: Operation) -> None:
+        if self.held.pop(id(work), None) is not None and work.is_short():
+            self.recent.append(work)
 
     def end(self, abort: bool) -> None:
         if self.ended:
             return
         self.ended = True
+        self.recent.clear()
         if abort:
             self.abort()
         self.waiter.end()
@@ -381,7 +401,7 @@ class Shared:
 
     def is_done(self) -> bool:
         """Has everything ended? What a GPU has begun has a second for it."""
-        return all(work.is_completed() for work in list(self.held.values())) and (self.gpu is None or self.gpu.is_done_within(1))
+        return all(work.may_be_forgotten() for work in list(self.held.values())) and (self.gpu is None or self.gpu.is_done_within(1))
 
     def communicators(self) -> List[Communicator]:
         return [self.comm] if self.gpu is None else [self.gpu.comm, self.comm]

@@ -7,6 +7,7 @@ usage: torch_faults.py [--cuda] [CELL...]      as in kill-collective; "each": ra
            --cuda: tensors of GPUs; there is a place more, the first operation of such tensors, which makes their communicator
        pickle-nccl -- torch_faults.py --nccl [CELL...]      without a name "each": torch raises nothing in backward there"""
 import datetime
+import importlib
 import os
 import signal
 import sys
@@ -174,6 +175,8 @@ def main(names):
     if NCCL:
         names = names or ["each"] # of a rank 0 that does not come torch's store tells, after a minute
         under_nccl()
+    if CUDA: # DistributedDataParallel imports it, which takes longer than the deadline where all cells do it at once
+        importlib.import_module("torch._dynamo")
     STORE = Store(DEADLINE)
     cells = chosen(names)
     failed = 0

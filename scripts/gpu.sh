@@ -67,11 +67,15 @@ on() {
 export -f on
 
 tests() {
-    local source name library sanitizer ranks longest
+    local source name library sanitizer ranks longest alone="gpu.first_use gpu.graphs_many"
+    # They read what others change: the time of the driver's calls, the free memory of the GPU.
+    for name in $alone; do
+        step "$name" 120 "$build/tests/$name"
+    done
     beside gpu.signals_driver 240 "$build/tests/gpu.signals_driver"
     for source in tests/gpu/*.c; do
         name=gpu.$(basename "$source" .c)
-        [ "$name" = gpu.gpu_sizes ] || [ "$name" = gpu.signals_driver ] || beside "$name" 120 "$build/tests/$name"
+        [[ " $alone gpu.gpu_sizes gpu.signals_driver " == *" $name "* ]] || beside "$name" 120 "$build/tests/$name"
     done
     beside gpu.switchml 200 python3 tests/switchml/drive.py "$build/tests" "$build/tools/pickle-aggregator/pickle-aggregator" . gpu
     for name in one_thread collectives lifecycle errors graphs graph_rows; do

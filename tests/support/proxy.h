@@ -25,7 +25,9 @@ int proxy_connect(int fd, const struct sockaddr *address, socklen_t bytes);
  * proxy_let_through. */
 void proxy_cut_all(int hold);
 void proxy_let_through(void);
-/* The same, holding, as soon as so many bytes more have gone through: at that byte, not at a time. */
+/* Nobody is behind it any more: it accepts what is made from now on, and hangs up. (Somebody else may have the port of who was there.) */
+void proxy_leads_nowhere(void);
+/* As proxy_cut_all, holding, as soon as so many bytes more have gone through: at that byte, not at a time. */
 void proxy_cut_behind(size_t bytes);
 
 #endif

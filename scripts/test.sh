@@ -61,10 +61,11 @@ status_of() { cat "$results/$1.status" 2>/dev/null || echo 1; }
 # number NAME FILE: an attribute of ctest's summary.
 number() { tr '\n\t' '  ' <"$2" 2>/dev/null | grep -o '<testsuite [^>]*>' | sed -n "s/.* $1=\"\([0-9]*\)\".*/\1/p"; }
 
-# ctest_of NAME PRESET OPTIONS...: runs tests; what is to be known of them lies in $results/NAME.*. Those that keep a core busy count as two.
+# ctest_of NAME PRESET OPTIONS...: runs tests, most of which wait; what is to be known of them lies in $results/NAME.*. Those that keep a core busy
+# count as two.
 ctest_of() {
     local status=0
-    "${low[@]}" "${wrapper[@]}" timeout -k 10 3000 ctest --preset "$2" -j "$((2 * $(nproc)))" --timeout 300 \
+    "${low[@]}" "${wrapper[@]}" timeout -k 10 3000 ctest --preset "$2" -j "$((3 * $(nproc)))" --timeout 300 \
         --output-junit "$results/$1.xml" "${@:3}" </dev/null >"$results/$1.log" 2>&1 || status=$?
     echo $status >"$results/$1.status"
 }

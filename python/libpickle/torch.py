@@ -27,7 +27,7 @@ from ._library import AVG, CONSTANTS, MAX, MIN, PROD, SUM, DType, Op, lib, struc
 from .buffers import BY_NAME
 from .communicator import Communicator, config_of, unique_id
 from .errors import DeadlineError, Error, check, error_of, refuse
-from .torch_works import ALL, IN_PROGRESS, Calls, Finish, GpuPlace, GpuWork, Lane, Place, Shared, Tensor, Together, unsupported, untraced
+from .torch_works import ALL, IN_PROGRESS, Calls, Finish, GpuPlace, GpuWork, Lane, Place, Shared, Tensor, Together, storage_of, unsupported, untraced
 
 NAME = "pickle"
 BYTES = BY_NAME["uint8"]
@@ -80,7 +80,7 @@ def combined(tensor: Tensor, op: Op) -> Tuple[int, DType, Op]:
 
 def storage(tensor: Tensor) -> int:
     """Where the allocation begins of which the tensor is a part."""
-    return (tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()).data_ptr()
+    return storage_of(tensor).data_ptr()
 
 
 def flat_for(tensors: Sequence[Tensor]) -> Tuple[Tensor, bool]:
@@ -115,7 +115,7 @@ TORCH_NAMES = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall":
 
 
 def in_profile(name: str) -> ContextManager[Any]:
-    """The call is an event of torch's profiler while one runs: what the operation costs the CPU."""
+    """Giving the operation to the library is an event of torch's profiler while one runs."""
     if not torch.autograd._profiler_enabled(): # pylint: disable=protected-access
         return contextlib.nullcontext()
     return torch.autograd.profiler.record_function("%s:%s" % (NAME, TORCH_NAMES.get(name, name)))
@@ -255,8 +255,9 @@ class ProcessGroupPickle(ProcessGroup):
 
     def reduce(self, tensors: List[Tensor], opts: Any) -> Work:
         tensor, root = one(tensors, "reduce"), opts.rootRank
-        memory, place = whole(tensor), self._place(tensor)
-        (count, dtype, op), pointer, handle = combined(memory, reduction(opts)), address(memory), place.comm.handle
+        memory = whole(tensor)
+        (count, dtype, op), place = combined(memory, reduction(opts)), self._place(tensor)
+        pointer, handle = address(memory), place.comm.handle
         return self._begin(place, "reduce", [lambda stream: lib.pk_reduce(pointer, pointer, count, dtype, op, root, handle, stream)],
                            (), [tensor], [memory], copies_back([tensor], [memory]) if self.comm.rank == root else None)
 
@@ -347,8 +348,8 @@ class ProcessGroupPickle(ProcessGroup):
     reduce_scatter_single = reduce_scatter_tensor = _reduce_scatter_base
 
     def _reduce_scatter(self, output: Tensor, flat: Tensor, opts: Any) -> Work:
-        memory, place = whole(output), self._place(output)
-        count, dtype, op = combined(memory, SUM if opts is None else reduction(opts))
+        memory = whole(output)
+        (count, dtype, op), place = combined(memory, SUM if opts is None else reduction(opts)), self._place(output)
         source, target, handle = address(flat), address(memory), place.comm.handle
         return self._begin(place, "reduce_scatter",
                            [lambda stream: lib.pk_reduce_scatter(source, target, count, dtype, op, handle, stream)],
@@ -445,8 +446,15 @@ class ProcessGroupPickle(ProcessGroup):
     start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
 
 
-for method in [name for name, value in vars(ProcessGroupPickle).items() if inspect.isfunction(value) and not name.startswith("__")]:
-    setattr(ProcessGroupPickle, method, untraced(getattr(ProcessGroupPickle, method)))
+def leave_untraced(group: Any, *others: str) -> None:
+    """All operations, which are the methods that return a Work, and others."""
+    for name, method in list(vars(group).items()):
+        if name in others or inspect.isfunction(method) and inspect.signature(method).return_annotation is Work:
+            setattr(group, name, untraced(method))
+
+
+leave_untraced(ProcessGroupPickle, "_start_coalescing", "start_coalescing", "_end_coalescing", "end_coalescing")
+
 
 
 def copies_back(tensors: Sequence[Tensor], places: Sequence[Tensor]) -> Finish:

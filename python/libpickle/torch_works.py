@@ -23,9 +23,9 @@ from .errors import DeadlineError, Error, UnsupportedError, check, refuse
 from .streams import CudaStream, Stream
 
 IN_PROGRESS = CONSTANTS["PK_IN_PROGRESS"]
-HELD = 64 # from so many operations on those that have ended are let go, though nobody has waited for them
+HELD = 64 # from so many operations on the oldest that have ended are let go, though nobody has waited for them
+RECENT = 16 # so many that somebody has waited for are kept, if they keep no more memory than this:
 SHORT_BYTES = 4096
-RECENT = 16
 Finish = Optional[Callable[[], None]]
 Calls = Sequence[Callable[[Any], int]] # each a function of the stream
 Lane = Optional[Tuple[str, int]] # of a message: "send" or "recv", and the other rank
@@ -39,7 +39,7 @@ except ImportError: # before torch 2.1
 
 
 def untraced(function: Any) -> Any:
-    """torch.compile shall not look into it: it calls a library. What that takes is imported where somebody compiles, and only there."""
+    """torch.compile shall not look into it: it calls a library. What that takes is imported by who compiles, and by DDP, not here."""
     if _disable_dynamo is None:
         return function
     apart = _disable_dynamo(function)
@@ -66,6 +66,11 @@ def call_all(calls: Calls, stream: Any) -> None:
             check(call(stream))
 
 
+def storage_of(tensor: Tensor) -> Any:
+    """The allocation of which the tensor is a part."""
+    return tensor.untyped_storage() if hasattr(tensor, "untyped_storage") else tensor.storage()
+
+
 def completed_within(work: Work, name: str, limit: float) -> None:
     """Wait for so many seconds, and raise if that was not enough."""
     begun, pause = time.monotonic(), 20e-6
@@ -83,8 +88,10 @@ class Operation(Work):
         super().__init__()
         self.group, self.name, self.outputs, self.finish = group, name, outputs, finish
 
-    def is_short(self) -> bool:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.outputs) <= SHORT_BYTES
+    def may_be_kept(self) -> bool:
+        """Whoever keeps it keeps little: no long memory, of which it may be a part, and no graph of autograd."""
+        return all(tensor.layout == torch.strided and not tensor.requires_grad and storage_of(tensor).nbytes() <= SHORT_BYTES
+                   for tensor in self.outputs)
 
     def synchronize(self) -> None:
         self.wait()
@@ -175,6 +182,7 @@ class PickleWork(Operation):
             raise self.error
         return True
 
+    @untraced
     def get_future(self) -> torch.futures.Future:
         if self.future is None:
             self.group.let_go(self) # where it is not done the waiter holds it
@@ -236,7 +244,7 @@ class GpuWork(Operation):
         return self.event is not None and bool(self.event.query())
 
     def may_be_forgotten(self) -> bool:
-        """The library and the allocator know what it needs; nothing is asked of CUDA, which may be capturing."""
+        """The library and the allocator know what it needs. Nothing is asked of CUDA, which may be capturing."""
         return True
 
     def is_success(self) -> bool:
@@ -265,8 +273,10 @@ class GpuWork(Operation):
         if self.event is None:
             raise refuse("%s is part of a batch that has not ended: it has not begun" % self.name, self.name)
 
+    @untraced
     def get_future(self) -> torch.futures.Future:
         self._must_have_begun()
+        self.group.let_go(self)
         future: torch.futures.Future = torch.futures.Future(devices=[self.place.device])
         with torch.cuda.stream(self.stream): # whoever takes the result waits for what is in it now
             future.set_result(self.outputs)
@@ -296,7 +306,7 @@ class GpuPlace:
                 tensor.record_stream(stream)
         call_all(calls, CudaStream(stream).value)
         work = GpuWork(self, stream, name, list(outputs), finish)
-        if work.is_short(): # a long one shall not keep GPU memory; the library has that of all
+        if work.may_be_kept() and not torch.cuda.is_current_stream_capturing(): # a graph's memory is the graph's
             self.group.hold(work)
         return work
 
@@ -377,27 +387,29 @@ class Shared:
         self.recent: "collections.deque[Operation]" = collections.deque(maxlen=RECENT)
 
     def hold(self, work: Operation) -> None:
-        if len(self.held) >= HELD:
-            for key, old in list(self.held.items()):
-                if old.may_be_forgotten():
-                    self.held.pop(key, None)
+        for key, old in list(self.held.items()) if len(self.held) >= HELD else (): # the oldest first: C++ asks for the newest
+            if old.may_be_forgotten():
+                self.held.pop(key, None)
+            if len(self.held) < HELD:
+                break
         self.held[id(work)] = work
 
     def let_go(self, work: Operation) -> None:
-        if self.held.pop(id(work), None) is not None and work.is_short():
+        if self.held.pop(id(work), None) is not None and not self.ended and work.may_be_kept():
             self.recent.append(work)
 
     def end(self, abort: bool) -> None:
         if self.ended:
             return
         self.ended = True
-        self.recent.clear()
         if abort:
             self.abort()
         self.waiter.end()
         for comm in self.communicators():
             handle, comm.handle = comm.handle, ctypes.c_void_p()
             lib.pk_comm_destroy(handle)
+        self.held.clear()
+        self.recent.clear()
 
     def is_done(self) -> bool:
         """Has everything ended? What a GPU has begun has a second for it."""

@@ -5,9 +5,11 @@ Gloo.
 usage: torch_operations.py [CELL...]      and then these cells of torch_faults.py, so that torch is imported once
        torch_operations.py --cuda         tensors of GPUs; 77: there is none"""
 import datetime
+import gc
 import sys
 import time
 import warnings
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -76,7 +78,8 @@ def reductions():
         got = torch.tensor([True, False, RANK == 1])
         dist.all_reduce(got, op)
         same(got, torch.tensor([True, False, wanted(rank == 1 for rank in range(SIZE))]), "all_reduce of bool, %s" % op)
-    raises(RuntimeError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.bool), dist.ReduceOp.AVG), "torch.bool")
+    raises(libpickle.UnsupportedError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.bool), dist.ReduceOp.AVG), "torch.bool")
+    assert issubclass(libpickle.Error, RuntimeError) # which programs of torch expect
 
 
 def in_the_profiler():
@@ -331,16 +334,37 @@ def data_parallel():
 
 
 def joined():
-    """Ranks with more batches than others: an operation that torch's C++ asks for its result, though Python has dropped it."""
-    net = DistributedDataParallel(torch.nn.Linear(5, 5, bias=False))
+    """Ranks with more batches than others: an operation that torch's C++ asks for its result, though Python has dropped it. In each batch there is one
+    more that nobody waits for, and more than the group keeps of those."""
+    net, least = DistributedDataParallel(torch.nn.Linear(5, 5, bias=False)), 80
     for by_all in (False, True):
         with net.join(divide_by_initial_world_size=by_all):
-            for batch in range(3 + 2 * (RANK > 0)):
+            for batch in range(least + 2 * (RANK > 0)):
+                time.sleep(0.001 * RANK) # who comes late finds it done
                 net(torch.ones(1, 5) * SIZE).sum().backward()
-                there = SIZE if batch < 3 else SIZE - 1
+                there = SIZE if batch < least else SIZE - 1
                 wanted = SIZE * there / (SIZE if by_all else there)
                 same(next(net.parameters()).grad, torch.full((5, 5), wanted), "gradients of batch %d" % batch)
                 net.zero_grad()
+
+
+def kept():
+    """What the group keeps of operations that are over is little, and nothing when it is gone."""
+    class Big(torch.Tensor): # one that can be watched
+        pass
+    whole = torch.zeros(100000).as_subclass(Big)
+    dist.all_reduce(whole[0])
+    watched = weakref.ref(whole)
+    del whole
+    gc.collect()
+    assert watched() is None, "a part of it was reduced"
+    net = torch.nn.Linear(3, 1, device="cuda" if CUDA else "cpu")
+    watched = weakref.ref(net.weight)
+    loss = net(torch.ones(3)).sum()
+    dist.all_reduce(loss)
+    del loss, net
+    gc.collect()
+    assert watched() is None, "the graph of what was reduced"
 
 
 def body(rank):
@@ -357,7 +381,7 @@ def body(rank):
             (dist.recv if RANK else dist.send)(torch.zeros(3), 1 - RANK)
     equal(dist.get_backend(), "pickle", "backend")
     run([reductions, in_the_profiler, sparse, moves, messages, works, dropped, forgotten, part_of_the_ranks, both_kinds, in_order, captured, mesh,
-         data_parallel, joined])
+         data_parallel, joined, kept])
     dist.barrier()
     dist.destroy_process_group()
 

@@ -92,9 +92,11 @@ by_mpirun() {
     done
     cat >"$work/agent" <<'AGENT'
 #!/bin/sh
-# What mpirun takes for ssh: the last octet says which namespace.
+# What mpirun takes for ssh: the last octet says which namespace. Its daemons share the folders of a host, and may not make them at the same time.
 host=$1
 shift
+export TMPDIR=$0.$host
+mkdir "$TMPDIR"
 exec ip netns exec "host$((${host##*.} - 1))" sh -c "$*"
 AGENT
     chmod +x "$work/agent"

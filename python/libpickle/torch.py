@@ -223,8 +223,7 @@ class ProcessGroupPickle(ProcessGroup):
         all_values = [torch.empty((n,) + tuple(values.shape[1:]), dtype=values.dtype, device="cpu") for n in counts]
 
         def finish() -> None:
-            with torch.no_grad():
-                tensor.copy_(torch.sparse_coo_tensor(torch.cat(all_indices, 1), torch.cat(all_values), tensor.shape).coalesce())
+            tensor.copy_(torch.sparse_coo_tensor(torch.cat(all_indices, 1), torch.cat(all_values), tensor.shape).coalesce())
         work = self._exchange("allreduce", [(peer, part) for peer in range(self.comm.size) for part in (indices, values)],
                               [(peer, part) for peer in range(self.comm.size) for part in (all_indices[peer], all_values[peer])],
                               finish)

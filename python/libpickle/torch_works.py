@@ -25,7 +25,7 @@ from .streams import CudaStream, Stream
 IN_PROGRESS = CONSTANTS["PK_IN_PROGRESS"]
 HELD = 64 # from so many operations on the oldest that have ended are let go, though nobody has waited for them
 RECENT = 16 # so many that somebody has waited for are kept, if they keep no more memory than this:
-SHORT_BYTES = 4096
+SHORT_BYTES, SHORT_TENSORS = 4096, 16
 Finish = Optional[Callable[[], None]]
 Calls = Sequence[Callable[[Any], int]] # each a function of the stream
 Lane = Optional[Tuple[str, int]] # of a message: "send" or "recv", and the other rank
@@ -87,11 +87,13 @@ class Operation(Work):
     def __init__(self, group: "Shared", name: str, outputs: List[Tensor], finish: Finish) -> None:
         super().__init__()
         self.group, self.name, self.outputs, self.finish = group, name, outputs, finish
+        self.error: Optional[Exception] = None
 
     def may_be_kept(self) -> bool:
         """Whoever keeps it keeps little: no long memory, of which it may be a part, and no graph of autograd."""
-        return all(tensor.layout == torch.strided and not tensor.requires_grad and storage_of(tensor).nbytes() <= SHORT_BYTES
-                   for tensor in self.outputs)
+        return (len(self.outputs) <= SHORT_TENSORS and
+                all(tensor.layout == torch.strided and not tensor.requires_grad for tensor in self.outputs) and
+                sum(storage_of(tensor).nbytes() for tensor in self.outputs) <= SHORT_BYTES)
 
     def synchronize(self) -> None:
         self.wait()
@@ -128,7 +130,6 @@ class PickleWork(Operation):
         super().__init__(group, name, outputs, finish)
         self.stream, self.kept = stream, kept
         self.lock = threading.Lock()
-        self.error: Optional[Exception] = None
         self.future: Optional[torch.futures.Future] = None
 
     def _end(self, call: Callable[..., int]) -> bool:
@@ -144,7 +145,8 @@ class PickleWork(Operation):
             try:
                 check(result)
                 if self.finish is not None:
-                    self.finish()
+                    with torch.no_grad(): # whoever asks whether it has ended
+                        self.finish()
             except DeadlineError as error:
                 error.text = "%s (the group's timeout is %g s)" % (error, self.group.limit)
                 error.args = (error.text,)
@@ -168,16 +170,12 @@ class PickleWork(Operation):
 
     @untraced
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
-        self.group.let_go(self)
         limit = timeout.total_seconds() if timeout else 0.0
         if limit > 0:
-            try:
-                completed_within(self, self.name, limit)
-            except DeadlineError:
-                self.group.hold(self)
-                raise
+            completed_within(self, self.name, limit)
         else:
             self._end(lib.pk_stream_synchronize)
+        self.group.let_go(self)
         if self.error is not None:
             raise self.error
         return True
@@ -233,7 +231,7 @@ class GpuWork(Operation):
 
     def mark(self) -> None:
         """The library has been given all of it: here is its end in the stream."""
-        with torch.cuda.stream(self.stream):
+        with torch.cuda.stream(self.stream), torch.no_grad():
             if self.finish is not None:
                 self.finish()
                 self.finish = None
@@ -261,12 +259,12 @@ class GpuWork(Operation):
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         limit = timeout.total_seconds() if timeout else 0.0
         self._must_have_begun()
-        self.group.let_go(self)
         if limit > 0:
             completed_within(self, self.name, limit)
         else:
             torch.cuda.current_stream(self.place.device).wait_event(self.event)
         self.place.check()
+        self.group.let_go(self)
         return True
 
     def _must_have_begun(self) -> None:
@@ -388,14 +386,13 @@ class Shared:
 
     def hold(self, work: Operation) -> None:
         for key, old in list(self.held.items()) if len(self.held) >= HELD else (): # the oldest first: C++ asks for the newest
-            if old.may_be_forgotten():
+            if (len(self.held) >= HELD or not old.may_be_kept()) and old.may_be_forgotten():
                 self.held.pop(key, None)
-            if len(self.held) < HELD:
-                break
         self.held[id(work)] = work
 
     def let_go(self, work: Operation) -> None:
-        if self.held.pop(id(work), None) is not None and not self.ended and work.may_be_kept():
+        is_held = self.held.pop(id(work), None) is not None
+        if is_held and not self.ended and work.error is None and work.may_be_kept():
             self.recent.append(work)
 
     def end(self, abort: bool) -> None:

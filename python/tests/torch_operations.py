@@ -365,6 +365,36 @@ def kept():
     del loss, net
     gc.collect()
     assert watched() is None, "the graph of what was reduced"
+    many = [torch.zeros(1000).as_subclass(Big) for _ in range(10)]
+    watched = weakref.ref(many[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dist.all_reduce_coalesced(many)
+    del many
+    gc.collect()
+    assert watched() is None, "many short ones"
+    group = dist.new_group(timeout=MINUTE)
+    for _ in range(3):
+        dist.all_reduce(torch.zeros(1), group=group)
+        dist.all_reduce(torch.zeros(1), group=group, async_op=True)
+    shared = group.shared
+    assert shared.held and shared.recent
+    dist.destroy_process_group(group)
+    shared.end(abort=False)
+    assert not shared.held and not shared.recent
+
+
+def without_grad():
+    """Parameters are written though who waits for it records gradients."""
+    weight = torch.nn.Parameter(torch.full((3, 4), float(RANK), device="cuda" if CUDA else "cpu"))
+    with torch.no_grad():
+        work = dist.broadcast(weight.t(), 1, async_op=True)
+        gathered = [torch.nn.Parameter(torch.zeros(3, device=weight.device)) for _ in range(SIZE)]
+        works = [work, dist.all_gather(gathered, data(RANK, 3), async_op=True)]
+    for work in works:
+        work.wait()
+    same(weight.detach(), torch.ones(3, 4), "broadcast into a part of a parameter")
+    same(torch.stack(gathered).detach(), everybodys(3), "all_gather into parameters")
 
 
 def body(rank):
@@ -381,7 +411,8 @@ def body(rank):
             (dist.recv if RANK else dist.send)(torch.zeros(3), 1 - RANK)
     equal(dist.get_backend(), "pickle", "backend")
     run([reductions, in_the_profiler, sparse, moves, messages, works, dropped, forgotten, part_of_the_ranks, both_kinds, in_order, captured, mesh,
-         data_parallel, joined, kept])
+         data_parallel, joined, kept,
+         without_grad])
     dist.barrier()
     dist.destroy_process_group()
 

@@ -96,7 +96,7 @@ by_mpirun() {
 host=$1
 shift
 export TMPDIR=$0.$host
-mkdir "$TMPDIR"
+mkdir -p "$TMPDIR"
 exec ip netns exec "host$((${host##*.} - 1))" sh -c "$*"
 AGENT
     chmod +x "$work/agent"

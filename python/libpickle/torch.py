@@ -27,7 +27,8 @@ from ._library import AVG, CONSTANTS, MAX, MIN, PROD, SUM, DType, Op, lib, struc
 from .buffers import BY_NAME
 from .communicator import Communicator, config_of, unique_id
 from .errors import DeadlineError, Error, check, error_of, refuse
-from .torch_works import ALL, IN_PROGRESS, Calls, Finish, GpuPlace, GpuWork, Lane, Place, Shared, Tensor, Together, storage_of, unsupported, untraced
+from .torch_works import (ALL, IN_PROGRESS, Calls, Finish, GpuPlace, GpuWork, Lane, Place, Shared, Tensor, Together, storage_of,
+                          unsupported, untraced)
 
 NAME = "pickle"
 BYTES = BY_NAME["uint8"]
@@ -78,16 +79,12 @@ def combined(tensor: Tensor, op: Op) -> Tuple[int, DType, Op]:
     return tensor.numel(), dtype, op
 
 
-def storage(tensor: Tensor) -> int:
-    """Where the allocation begins of which the tensor is a part."""
-    return storage_of(tensor).data_ptr()
-
-
 def flat_for(tensors: Sequence[Tensor]) -> Tuple[Tensor, bool]:
     """Memory for all tensors, one behind the other; True where they lie so already."""
     first = tensors[0]
+    allocation = storage_of(first).data_ptr()
     step = first.numel() * first.element_size()
-    if all(t.is_contiguous() and t.data_ptr() == first.data_ptr() + i * step and storage(t) == storage(first)
+    if all(t.is_contiguous() and t.data_ptr() == first.data_ptr() + i * step and storage_of(t).data_ptr() == allocation
            for i, t in enumerate(tensors)):
         return first, True
     return torch.empty(len(tensors) * first.numel(), dtype=first.dtype, device=first.device), False

@@ -385,9 +385,10 @@ class Shared:
         self.recent: "collections.deque[Operation]" = collections.deque(maxlen=RECENT)
 
     def hold(self, work: Operation) -> None:
-        for key, old in list(self.held.items()) if len(self.held) >= HELD else (): # the oldest first: C++ asks for the newest
-            if (len(self.held) >= HELD or not old.may_be_kept()) and old.may_be_forgotten():
-                self.held.pop(key, None)
+        if len(self.held) >= HELD:
+            for key, old in list(self.held.items()): # the oldest first: C++ asks for the newest
+                if (len(self.held) >= HELD or not old.may_be_kept()) and old.may_be_forgotten():
+                    self.held.pop(key, None)
         self.held[id(work)] = work
 
     def let_go(self, work: Operation) -> None:

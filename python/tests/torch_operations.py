@@ -334,8 +334,8 @@ def data_parallel():
 
 
 def joined():
-    """Ranks with more batches than others: an operation that torch's C++ asks for its result, though Python has dropped it. In each batch there is one
-    more that nobody waits for, and more than the group keeps of those."""
+    """Ranks with more batches than others: an operation that torch's C++ asks for its result, though Python has dropped it. In each
+    batch there is one more that nobody waits for, and there are more of those than the group keeps."""
     net, least = DistributedDataParallel(torch.nn.Linear(5, 5, bias=False)), 80
     for by_all in (False, True):
         with net.join(divide_by_initial_world_size=by_all):
@@ -410,9 +410,8 @@ def body(rank):
         if RANK < 2: # not everybody has to come any more
             (dist.recv if RANK else dist.send)(torch.zeros(3), 1 - RANK)
     equal(dist.get_backend(), "pickle", "backend")
-    run([reductions, in_the_profiler, sparse, moves, messages, works, dropped, forgotten, part_of_the_ranks, both_kinds, in_order, captured, mesh,
-         data_parallel, joined, kept,
-         without_grad])
+    run([reductions, in_the_profiler, sparse, moves, messages, works, dropped, forgotten, part_of_the_ranks, both_kinds, in_order,
+         captured, mesh, data_parallel, joined, kept, without_grad])
     dist.barrier()
     dist.destroy_process_group()
 

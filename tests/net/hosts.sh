@@ -92,7 +92,7 @@ by_mpirun() {
     done
     cat >"$work/agent" <<'AGENT'
 #!/bin/sh
-# What mpirun takes for ssh: the last octet says which namespace. Its daemons share the folders of a host, and may not make them at the same time.
+# What mpirun takes for ssh: the last octet says which namespace. Its daemons share a file system here, and must not make the same folders at once.
 host=$1
 shift
 export TMPDIR=$0.$host

@@ -93,7 +93,7 @@ static pk_result_t play(pk_comm_t *comm, int scene, int rank)
     default:
         if (rank == 1)
             _exit(0); /* no shutdown message: its kernel closes what it had */
-        proxy_leads_nowhere();
+        proxy_accept_and_close();
         return receive_row(comm, 1);
     }
 }

@@ -24,7 +24,7 @@ struct relay {
 
 static struct proxy_rules rules;
 static atomic_int generation, held;
-static atomic_bool deserted;
+static atomic_bool only_accepts;
 static atomic_long left; /* bytes until all are cut; 0: none was asked for */
 
 void proxy_rule(const struct proxy_rules *all)
@@ -43,9 +43,9 @@ void proxy_let_through(void)
     atomic_store(&held, 0);
 }
 
-void proxy_leads_nowhere(void)
+void proxy_accept_and_close(void)
 {
-    atomic_store(&deserted, true);
+    atomic_store(&only_accepts, true);
 }
 
 void proxy_cut_behind(size_t bytes)
@@ -154,7 +154,7 @@ static void *relay(void *arg)
         nanosleep(&(struct timespec){ .tv_nsec = LOOK_MS * 1000000L }, NULL);
     set_nodelay(r->near_fd);
     set_nodelay(r->far_fd);
-    if (!atomic_load(&deserted) && real_connect(r->far_fd, (struct sockaddr *)&r->to, sizeof r->to) == 0 && carry(r) &&
+    if (!atomic_load(&only_accepts) && real_connect(r->far_fd, (struct sockaddr *)&r->to, sizeof r->to) == 0 && carry(r) &&
         rules.cut != NULL)
         atomic_fetch_add(rules.cut, 1);
     cut(r->near_fd, &r->seed);

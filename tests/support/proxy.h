@@ -25,8 +25,8 @@ int proxy_connect(int fd, const struct sockaddr *address, socklen_t bytes);
  * proxy_let_through. */
 void proxy_cut_all(int hold);
 void proxy_let_through(void);
-/* Nobody is behind it any more: it accepts what is made from now on, and hangs up. (Somebody else may have the port of who was there.) */
-void proxy_leads_nowhere(void);
+/* From now on it accepts and hangs up, as where nobody is behind it. (Somebody else may have the port of who has died.) */
+void proxy_accept_and_close(void);
 /* As proxy_cut_all, holding, as soon as so many bytes more have gone through: at that byte, not at a time. */
 void proxy_cut_behind(size_t bytes);
 

@@ -231,7 +231,7 @@ pk_result_t pki_cuda_move(const struct pki_queue *queue, const struct pki_move_o
     if (n < 1 || n > PKI_MOVE_OPS)
         return pki_fail(PK_ERR_INTERNAL, NULL, "%d transfers in one launch; 1 to %d are possible", n, PKI_MOVE_OPS);
     for (int i = 0; i < n; i++) {
-        if (ops[i].arrived == NULL)
+        if (ops[i].arrived == NULL && (ops[i].bytes > 0 || ops[i].done.word != NULL))
             return pki_fail(PK_ERR_INTERNAL, NULL, "a transfer of %zu bytes without a word to count its CTAs", ops[i].bytes);
         shares += move_arg(&args.ops[i], &ops[i]);
     }

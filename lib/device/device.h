@@ -119,7 +119,8 @@ struct pki_move_op {
     size_t bytes;
     struct pki_signal start; /* open before a byte is moved; words are host_registered memory */
     struct pki_signal done; /* opened behind the last byte; no word: nobody is told */
-    uint32_t *arrived;     /* 0 in this GPU's memory, for this transfer alone while it moves, 0 again when it has moved */
+    uint32_t *arrived;     /* 0 in this GPU's memory, for this transfer alone while it moves, 0 again when it has moved; no need
+                            * of it to wait for `start` alone: 0 bytes, and nobody is told */
 };
 
 enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_PUSH_SUM, PKI_FUSED_FOLD,

@@ -139,7 +139,8 @@ struct pki_unpack_args {
  * write into the source. Ops move as they open, in any order, and one that stays closed holds up none of the others.
  * An op has a share for every PKI_MOVE_SHARE_BYTES, rounded up, but at least one and at most one for each CTA of the grid. The shares lie woven into one
  * another; op i gives its share s to CTA (i * shares + s) % grid, which does what it has of all ops that are open, and then looks again.
- * CTAs count themselves off in `arrived`, the last one sets the done word.
+ * CTAs count themselves off in `arrived`, the last one sets the done word. An op of 0 bytes that tells nobody needs none: the
+ * kernel only waits for its start word.
  * A CTA that sees abort_flag to be not 0 ends where it is. An op that has not all its bytes by then is not told to be done; its `arrived` may hold anything.
  * Source, target and words of an op are memory of any GPU or the host's, mapped here; no op writes what another of the launch reads or writes.
  */

@@ -240,6 +240,27 @@ static void check_abort(void)
     clear_arrived();
 }
 
+/* An op without bytes that tells nobody: the launch goes on until its word is open too, and that holds up no transfer. */
+static void check_wait_only(void)
+{
+    for (int ctas = 0; ctas < 4; ctas++) {
+        begin();
+        transfer(0, 100, 0, BIG, 60);
+        transfer(2, 100, 6 * MIB, 1000, 60);
+        list[1] = (struct pki_move_op){ .start = { start_word(1), 60 } };
+        atomic_store(start_word(1), 59);
+        launch(3, ctas);
+        pki_signal_open(&list[2].start);
+        pki_signal_open(&list[0].start);
+        CHECK(becomes_done(0) && becomes_done(2));
+        usleep(2000);
+        CHECK(!ops->idle(&queue));
+        pki_signal_open(&list[1].start);
+        end();
+        CHECK(target_is_right());
+    }
+}
+
 /* A launch behind another in its queue moves on what that has brought, by the same words in `arrived`. */
 static void check_behind(void)
 {
@@ -311,6 +332,8 @@ static void check_refusals(void)
     CHECK(ops->move(&queue, list, 0, 0, abort_word()) != PK_OK);
     CHECK(ops->move(&queue, list, PKI_MOVE_OPS + 1, 0, abort_word()) != PK_OK);
     list[0].arrived = NULL;
+    CHECK(ops->move(&queue, list, 1, 0, abort_word()) != PK_OK);
+    list[0].bytes = 0; /* it tells somebody */
     CHECK(ops->move(&queue, list, 1, 0, abort_word()) != PK_OK);
     CHECK(pki_device_host.move(&queue, list, 1, 0, abort_word()) == PK_ERR_UNSUPPORTED);
 }
@@ -437,6 +460,7 @@ static void check_speed(void)
 
 static const struct bed_check checks[] = { { "alignments", check_alignments }, { "lengths", check_lengths },   { "late", check_late },
                                            { "values", check_values },         { "abort", check_abort },       { "behind", check_behind },
+                                           { "wait only", check_wait_only },
                                            { "fresh", check_fresh },           { "refusals", check_refusals }, { "peer", check_peer },
                                            { "speed", check_speed } };
 

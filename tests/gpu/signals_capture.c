@@ -16,6 +16,15 @@
 #define EAGER_BYTES ((size_t)48 << 10)
 #define EAGER_TURNS 200
 
+/* Kernels of the program stand in front of its exchanges and behind them; they end at once. */
+static gpu_kernel_t kernel;
+static uint32_t *ended;
+
+static void put_kernel(gpu_stream_t stream)
+{
+    spin_launch(kernel, 1, 32, ended, stream);
+}
+
 /* The thread that exchanges on the side. */
 struct eager {
     struct gpu_rank *self;
@@ -39,6 +48,7 @@ static void *exchange_eagerly(void *arg)
     pthread_barrier_wait(e->made);
     for (e->turns = 0; e->turns < EAGER_TURNS; e->turns++) {
         pattern_to_gpu(source, EAGER_BYTES, (uint64_t)(e->turns * 2 + e->self->rank + 1));
+        put_kernel(stream);
         must_be_ok(pk_group_start(), "pk_group_start");
         must_be_ok(pk_send(source, EAGER_BYTES, PK_UINT8, other, e->comm, PK_CUDA_STREAM(stream)), "eager pk_send");
         must_be_ok(pk_recv(result, EAGER_BYTES, PK_UINT8, other, e->comm, PK_CUDA_STREAM(stream)), "eager pk_recv");
@@ -72,6 +82,7 @@ static gpu_graph_t capture(struct gpu_rank *self, char *source, char *result)
 
     gpu_capture_begin(self->stream);
     exchange(self, source, result);
+    put_kernel(self->stream);
     code = gpu_capture_end(self->stream, &graph);
     if (!report(code == 0, "rank %d: the capture ended: %s", self->rank, gpu_error(code)))
         exit(1);
@@ -85,6 +96,7 @@ static void replay(struct gpu_rank *self, gpu_graph_t graph, char *source, char 
 
     for (int turn = 0; turn < REPLAYS; turn++) {
         pattern_to_gpu(source, BYTES, (uint64_t)(turn * 2 + self->rank + 1) << 20);
+        put_kernel(self->stream);
         gpu_graph_launch(graph, self->stream);
         if (!stream_idle_within(self->stream, 20000, NULL)) {
             report(false, "rank %d: replay %d does not end", self->rank, turn);
@@ -158,6 +170,9 @@ static int rank_main(void)
     result = gpu_alloc(BYTES);
     eager.comm = gpu_rank_another(&self, 60000);
     ranks_meet();
+    kernel = spin_kernel();
+    ended = gpu_host_alloc(sizeof *ended);
+    *ended = 1;
     /* Streams, those of copies too, are made before any waits: to make one may wait for them (docs/design/0024). */
     pattern_to_gpu(source, BYTES, 0);
     if (pthread_barrier_init(&made, NULL, 2) != 0 || pthread_create(&thread, NULL, exchange_eagerly, &eager) != 0)
@@ -175,6 +190,7 @@ static int rank_main(void)
     refused(&self);
     ranks_meet();
     must_be_ok(pk_comm_destroy(eager.comm), "pk_comm_destroy");
+    gpu_host_free(ended);
     gpu_rank_close(&self);
     return report_end();
 }

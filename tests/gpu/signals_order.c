@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two communicators on two streams, used in opposite order by the two ranks: nothing waits for anything but its own counterpart. */
+/*
+ * Two communicators on two streams, used in opposite order by the two ranks: nothing waits for anything but its own counterpart. With one hardware
+ * queue too, where a kernel that cannot start yet holds up whatever is put in behind it: no rank has one of its own making in there.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,6 +10,7 @@
 
 #define TURNS 200
 #define COMMS 2
+#define KERNEL_TURNS 60
 #define BYTES ((size_t)96 << 10)
 #define FLOATS 4096
 
@@ -78,6 +82,40 @@ static void p2p_turns(struct gpu_rank *self, struct side *sides)
     report(wrong == 0, "rank %d: %d of %d exchanges are wrong", self->rank, wrong, TURNS * COMMS);
 }
 
+/* Rank 1 has put a kernel of its own behind its exchange of communicator 0 when both come to communicator 1; rank 0 comes to communicator 0 last. */
+static void kernel_turns(struct gpu_rank *self, struct side *sides)
+{
+    gpu_kernel_t kernel = spin_kernel();
+    uint32_t *ended = gpu_host_alloc(sizeof *ended);
+    int wrong = 0;
+
+    *ended = 1;
+    for (int turn = 0; turn < KERNEL_TURNS; turn++) {
+        for (int c = 0; c < COMMS; c++)
+            pattern_to_gpu(sides[c].source, BYTES, (uint64_t)(turn * 10 + c * 2 + self->rank + 1));
+        ranks_meet();
+        if (self->rank == 1) {
+            exchange(self, &sides[0]);
+            spin_launch(kernel, 1, 32, ended, sides[0].stream);
+            spin_launch(kernel, 1, 32, ended, sides[1].stream); /* so the GPU says that the buffers of communicator 1 are free, and not the call */
+        }
+        ranks_meet();
+        exchange(self, &sides[1]);
+        if (self->rank == 0)
+            exchange(self, &sides[0]);
+        for (int c = 0; c < COMMS; c++) {
+            if (!stream_idle_within(sides[c].stream, 20000, NULL)) {
+                report(false, "turn %d, a kernel behind: communicator %d does not end", turn, c);
+                gpu_show_pending(sides[c].comm);
+                exit(1);
+            }
+            wrong += pattern_wrong_on_gpu(sides[c].result, BYTES, (uint64_t)(turn * 10 + c * 2 + 1 - self->rank + 1)) != BYTES;
+        }
+    }
+    report(wrong == 0, "rank %d: %d of %d exchanges before a kernel are wrong", self->rank, wrong, KERNEL_TURNS * COMMS);
+    gpu_host_free(ended);
+}
+
 /* Several in flight without waiting in between. With one hardware queue reductions are done within the call, so both ranks have to
  * call them in one order there, as with any blocking call. */
 static void allreduce_turns(struct gpu_rank *self, struct side *sides)
@@ -112,6 +150,7 @@ static int rank_main(void)
     for (int c = 0; c < COMMS; c++)
         open_side(&self, &sides[c]);
     p2p_turns(&self, sides);
+    kernel_turns(&self, sides);
     allreduce_turns(&self, sides);
     ranks_meet();
     for (int c = 0; c < COMMS; c++)
@@ -122,13 +161,15 @@ static int rank_main(void)
 
 int main(void)
 {
-    static const char *const connections[] = { "8", "1" };
+    static const char *const usual[] = { "8", "1", NULL };
+    const char *given[] = { getenv("CUDA_DEVICE_MAX_CONNECTIONS"), NULL };
+    const char *const *connections = given[0] != NULL ? given : usual;
 
     if (ranks_role() != NULL)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; connections[i] != NULL; i++) {
         setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections[i], 1);
         ranks_drive(&(struct ranks_turn){ .role = "order", .size = 2, .timeout_ms = 90000 }, "opposite order, connections %s",
                     connections[i]);

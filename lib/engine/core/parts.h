@@ -155,10 +155,11 @@ struct pki_ll_row {
     int n, sends, ctas;
 };
 
-/* Transfers for the moving kernel, not launched yet (stream/move.c). */
+/* Transfers of a call for the moving kernel, not launched yet, and behind them words it waits for (stream/move_row.c). */
 struct pki_move_row {
+    struct pki_queue queue;
     struct pki_move_op ops[PKI_MOVE_OPS];
-    int n, ctas;
+    int n, moves, ctas;
 };
 
 /* stream/: what the call that is being made has yet to hand to the driver, and the branches. */

@@ -399,7 +399,8 @@ static void move_all(struct pki_task *task, struct run run)
         else
             fail_on(task, pki_stream_put(task, xfer, false));
     }
-    pki_move_row_launch(task);
+    if (beside)
+        pki_stream_flush(task->engine);
 }
 
 static void wait_all(const struct pki_task *task, struct run run)

@@ -68,7 +68,6 @@ static void move_by_kernel(struct messages *m)
     for (int i = 0; i < m->n; i++)
         if (m->places[i] == PKI_RULE_BESIDE)
             pki_move_row_add(m->tasks[i], m->tasks[i]->xfer);
-    pki_move_row_launch(m->tasks[0]);
 }
 
 /* The last one in the stream itself. For want of branches some stand behind one another there. */

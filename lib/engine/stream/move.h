@@ -15,8 +15,12 @@ bool pki_move_by_kernel(const struct pki_engine *engine);
 bool pki_move_in_process(const struct pki_xfer *xfer);
 /* A channel for copies in this task's stream, until the task ends. False: the process has no more than the program needs. */
 bool pki_move_take_channel(struct pki_task *task);
-/* One transfer more for the kernel; and the launch, to be behind all that peers need of this rank. */
+/* One transfer more for the kernel, which is launched when something else is put into the stream, or flushed (signals.c): all
+ * that peers need of this rank is in front of it. */
 void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer);
-void pki_move_row_launch(struct pki_task *task);
+bool pki_move_row_is_open(const struct pki_engine *engine);
+/* A word that the stream waits for behind the transfers: the kernel does. False: there is none in this stream. */
+bool pki_move_row_wait(const struct pki_task *task, struct pki_signal signal);
+void pki_move_row_launch(struct pki_engine *engine); /* signals.c alone calls this, behind the words in front of it */
 
 #endif

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfers for the moving kernel, gathered for one launch, and where copies have channels. */
+/*
+ * Transfers for the moving kernel, gathered for one launch, and where copies have channels.
+ *
+ * What the stream waits for at the end of the call is left to the same kernel. A second one behind it could not start before
+ * this one has ended, and what cannot start holds up its hardware queue: with CUDA_DEVICE_MAX_CONNECTIONS=1 every stream.
+ */
 #include "engine/stream/move.h"
 #include "engine/stream/stream.h"
 #include "tuning/tuning.h"
@@ -35,8 +40,11 @@ void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)
     struct pki_move_row *row = &e->stream.move_row;
     uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->there.remote;
 
-    if (row->n == PKI_MOVE_OPS)
-        pki_move_row_launch(task);
+    if (row->n == PKI_MOVE_OPS || row->n > row->moves || row->queue.handle != task->cuda.queue.handle)
+        pki_stream_flush(e);
+    pki_stream_worked(task);
+    row->queue = task->cuda.queue;
+    row->moves++;
     row->ops[row->n++] = (struct pki_move_op){ .src = (const void *)(xfer->is_send ? here : there), /* NOLINT: mapped */
                                                .dst = (void *)(xfer->is_send ? there : here),       /* NOLINT */
                                                .bytes = xfer->bytes, .start = xfer->signals.start, .done = xfer->signals.finish,
@@ -47,31 +55,42 @@ void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)
     pki_xfer_activate(xfer);
 }
 
-/* As many as find a place beside all that waits on this GPU. */
-static int ctas_that_fit(struct pki_task *task, int ctas)
+bool pki_move_row_is_open(const struct pki_engine *e)
 {
-    struct pki_engine *e = task->engine;
-    int most = (int)pki_ll_most_ctas(e);
+    return e->stream.move_row.n > 0;
+}
 
-    ctas = ctas < most ? ctas : most;
-    while (!pki_waiting_occupy(e->limits.ordinal, task->cuda.queue.handle, ctas, e->limits.places) && ctas > 1)
+bool pki_move_row_wait(const struct pki_task *task, struct pki_signal signal)
+{
+    struct pki_move_row *row = &task->engine->stream.move_row;
+
+    if (row->n == 0 || row->n == PKI_MOVE_OPS || row->queue.handle != task->cuda.queue.handle ||
+        task->cuda.how != PKI_WAIT_KERNEL)
+        return false;
+    row->ops[row->n++] = (struct pki_move_op){ .start = signal };
+    return true;
+}
+
+/* As many as find a place beside all that waits on this GPU. */
+static int ctas_that_fit(struct pki_engine *e, const struct pki_move_row *row)
+{
+    int most = (int)pki_ll_most_ctas(e), ctas = row->ctas < most ? row->ctas : most;
+
+    while (!pki_waiting_occupy(e->limits.ordinal, row->queue.handle, ctas, e->limits.places) && ctas > 1)
         ctas /= 2;
     return ctas;
 }
 
-void pki_move_row_launch(struct pki_task *task)
+void pki_move_row_launch(struct pki_engine *e)
 {
-    struct pki_engine *e = task->engine;
     struct pki_move_row *row = &e->stream.move_row;
     pk_result_t result;
 
     if (row->n == 0)
         return;
-    pki_stream_flush(e);
-    result = e->gpu->ops->move(&task->cuda.queue, row->ops, row->n, ctas_that_fit(task, row->ctas), e->signals.abort_word);
+    result = e->gpu->ops->move(&row->queue, row->ops, row->n, ctas_that_fit(e, row), e->signals.abort_word);
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
-    pki_stream_worked(task);
     e->stats.kernels++;
-    row->n = row->ctas = 0;
+    row->n = row->moves = row->ctas = 0;
 }

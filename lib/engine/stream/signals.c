@@ -4,9 +4,10 @@
  * a microsecond, and so does each of its own in the stream. What is collected is in the stream's order; a copy or kernel may go in front of
  * "done" words of earlier copies alone.
  */
+#include "engine/stream/move.h"
 #include "engine/stream/stream.h"
 
-void pki_stream_flush(struct pki_engine *e)
+static void hand_over(struct pki_engine *e)
 {
     struct pki_signal_batch *b = &e->stream.batch;
     const struct pki_serving serving = { e->proto.lanes, b->ctas, e->signals.abort_word };
@@ -24,6 +25,12 @@ void pki_stream_flush(struct pki_engine *e)
     b->n = b->deferred = b->ctas = 0;
     b->behind = 0;
     b->waits = false;
+}
+
+void pki_stream_flush(struct pki_engine *e)
+{
+    hand_over(e);
+    pki_move_row_launch(e); /* behind the words */
 }
 
 void pki_stream_restart(struct pki_engine *e)
@@ -55,7 +62,7 @@ static void add(const struct pki_task *task, enum pki_signal_kind kind, struct p
 {
     struct pki_signal_batch *b = batch_of(task);
 
-    if (b->n == PKI_SIGNALS_A_BATCH)
+    if (b->n == PKI_SIGNALS_A_BATCH || pki_move_row_is_open(task->engine))
         pki_stream_flush(task->engine);
     b->ops[b->n++] = (struct pki_signal_op){ kind, signal };
     b->before = PKI_BEFORE_SOMETHING;
@@ -77,7 +84,7 @@ void pki_stream_wait(const struct pki_task *task, struct pki_signal signal)
 {
     struct pki_signal_batch *b = batch_of(task);
 
-    if (pki_signal_is_open(&signal))
+    if (pki_signal_is_open(&signal) || pki_move_row_wait(task, signal))
         return;
     add(task, PKI_SIGNAL_WAIT, signal);
     b->waits = true;
@@ -103,7 +110,7 @@ void pki_stream_before_copy(const struct pki_task *task, bool joined)
 {
     struct pki_signal_batch *b = batch_of(task);
 
-    if (b->n > b->deferred || (b->behind >= pki_tuning.gpu.behind_bytes && !joined))
+    if (b->n > b->deferred || pki_move_row_is_open(task->engine) || (b->behind >= pki_tuning.gpu.behind_bytes && !joined))
         pki_stream_flush(task->engine);
     b->copied = true;
     b->before = PKI_BEFORE_SOMETHING;

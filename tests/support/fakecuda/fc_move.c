@@ -22,10 +22,11 @@ static bool word_at(const struct fc_launch *l, uint64_t address, void **word)
 
 static bool transfer_open(const struct fc_launch *l, const struct pki_move_args_op *op, struct transfer *t)
 {
+    bool waits_only = op->bytes == 0 && op->done == 0;
     void *start;
 
-    *t = (struct transfer){ .op = op, .arrived = fc_ptr(l, op->arrived, 4) };
-    if (t->arrived == NULL || !word_at(l, op->start, &start) || !word_at(l, op->done, &t->done))
+    *t = (struct transfer){ .op = op, .arrived = waits_only ? NULL : fc_ptr(l, op->arrived, 4) };
+    if ((t->arrived == NULL && !waits_only) || !word_at(l, op->start, &start) || !word_at(l, op->done, &t->done))
         return false;
     t->start = start;
     if (op->bytes > 0) {
@@ -34,7 +35,7 @@ static bool transfer_open(const struct fc_launch *l, const struct pki_move_args_
         if (t->src == NULL || t->dst == NULL)
             return false;
     }
-    if (atomic_exchange(t->arrived, 1) == 0)
+    if (t->arrived == NULL || atomic_exchange(t->arrived, 1) == 0)
         return true;
     fc_fault("pki_move: a word to count CTAs that is not 0", op->arrived, 4);
     return false;
@@ -53,7 +54,8 @@ static void transfer_move(struct transfer *t)
     if (t->op->bytes > 0)
         fc_bytes_copy(t->dst, t->src, t->op->bytes);
     t->moved = true;
-    atomic_store(t->arrived, 0);
+    if (t->arrived != NULL)
+        atomic_store(t->arrived, 0);
     if (t->done != NULL)
         fc_store32(t->done, t->op->done_value);
 }

@@ -152,12 +152,20 @@ static size_t one_shot_pair_max_bytes(const struct pki_chooser *c)
     return c->settings.agreed.coll.one_shot_pair_max_bytes;
 }
 
+static size_t one_shot_max_bytes(const struct pki_chooser *c)
+{
+    const struct pki_tuning_coll *t = &c->settings.agreed.coll;
+
+    if (c->size == 2 && c->hosts == 1 && !c->gpus)
+        return t->one_shot_two_max_bytes;
+    return t->one_shot_max_bytes / (c->size > 1 ? (size_t)c->size - 1 : 1);
+}
+
 static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
 {
     const struct pki_tuning_coll *t = &c->settings.agreed.coll;
-    size_t others = (size_t)c->size - 1;
 
-    if (is_few(c) && (c->hosts == 1 || c->size <= t->one_shot_hosts_ranks) && bytes <= t->one_shot_max_bytes / (others > 0 ? others : 1))
+    if (is_few(c) && (c->hosts == 1 || c->size <= t->one_shot_hosts_ranks) && bytes <= one_shot_max_bytes(c))
         return (struct rule){ PKI_ONE_SHOT, "short: one hop, reduced in rank order everywhere" };
     if (c->size == 2 && c->hosts == 2 && bytes <= one_shot_pair_max_bytes(c))
         return (struct rule){ PKI_ONE_SHOT, "two hosts: one hop, with as many bytes between them as in a ring" };

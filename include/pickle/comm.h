@@ -63,7 +63,8 @@ typedef struct pk_unique_id {
 
 /** May the library use the GPU's multiprocessors? */
 enum {
-    PK_SM_DEFAULT = 0, /**< small kernels where they are faster, and where nothing else can do the work; a stream that waits for a peer holds a warp */
+    PK_SM_DEFAULT = 0, /**< small kernels where they are faster, and where nothing else can do the work; a stream that waits for a peer holds a warp,
+                            or the blocks of the small kernel that waits */
     PK_SM_NONE = 1,    /**< never: an operation that needs a kernel returns PK_ERR_NEEDS_SM; so does an operation for which one more stream
                             would have to wait than can wait without kernels (3 with 8 hardware queues) */
     PK_SM_BOUNDED = 2  /**< at most max_sms multiprocessors at a time */

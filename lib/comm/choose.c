@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rules. On one host, up to 16 ranks, reductions are in rank order whatever the size: `flat` and `direct` sum up in rank
- * order, and so does the ring of two ranks, since a + b = b + a. Measured on a host with 2 and 4 ranks (docs/design/0008). Where
+ * The rules. On one host, up to 16 ranks, sums are in rank order whatever the size: `flat` and `direct` sum up in rank order,
+ * and so does the ring of two ranks, since a + b = b + a. Measured on a host with 2 and 4 ranks (docs/design/0008). Where
  * hosts have several ranks, plans that know of hosts cross each link once where all-to-all algorithms cross it once for each rank
  * (docs/design/0011).
  */

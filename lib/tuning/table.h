@@ -159,8 +159,6 @@ FIXED(p2p, eager_credit_bytes, PKI_EAGER_CREDIT, 256 << 10)
 VALUE(p2p, size_t, eager_put_all_bytes, 32 << 20)
 /* A send between hosts says RTS after so long though its grant would come without. Chosen. */
 VALUE(p2p, uint64_t, rts_ns, 20000000)
-/* A DATA message that is worked on as it comes. Measured, 2 cores, reduce of 2 MiB: 76 us, 85 with 16 KiB. */
-VALUE(p2p, size_t, data_piece_bytes, 32 << 10)
 /* DATA messages of a transfer below coop_bytes, so that both ends copy at the same time, if each has a core. Chosen. */
 VALUE(p2p, size_t, data_short_bytes, 8192)
 /* From here on both ends of a host move pieces of one transfer; below it goes through the control channel. Measured, Zen 4

@@ -10,13 +10,14 @@
 
 #define TURNS 200
 #define COMMS 2
-#define KERNEL_TURNS 60
+#define KERNEL_TURNS 100
+#define MANY 24 /* messages each way: more waits than a waiting kernel takes */
 #define BYTES ((size_t)96 << 10)
 #define FLOATS 4096
 
 struct side {
     pk_comm_t *comm;
-    gpu_stream_t stream;
+    gpu_stream_t stream, beside;
     char *source, *result;
     float *sums;
 };
@@ -25,19 +26,31 @@ static void open_side(struct gpu_rank *self, struct side *side)
 {
     side->comm = gpu_rank_another(self, 30000);
     side->stream = gpu_stream_new();
+    side->beside = gpu_stream_new();
     side->source = gpu_alloc(BYTES);
     side->result = gpu_alloc(BYTES);
     side->sums = gpu_alloc(FLOATS * sizeof *side->sums);
 }
 
-static void exchange(struct gpu_rank *self, struct side *side)
+/* In so many messages each way, by turns in so many streams. */
+static void exchange_in(struct gpu_rank *self, struct side *side, int parts, int streams)
 {
-    pk_stream_t stream = PK_CUDA_STREAM(side->stream);
+    const size_t bytes = BYTES / (size_t)parts;
 
     must_be_ok(pk_group_start(), "pk_group_start");
-    must_be_ok(pk_send(side->source, BYTES, PK_UINT8, 1 - self->rank, side->comm, stream), "pk_send");
-    must_be_ok(pk_recv(side->result, BYTES, PK_UINT8, 1 - self->rank, side->comm, stream), "pk_recv");
+    for (int i = 0; i < parts; i++) {
+        pk_stream_t stream = PK_CUDA_STREAM(i % streams == 0 ? side->stream : side->beside);
+        const size_t at = (size_t)i * bytes;
+
+        must_be_ok(pk_send(side->source + at, bytes, PK_UINT8, 1 - self->rank, side->comm, stream), "pk_send");
+        must_be_ok(pk_recv(side->result + at, bytes, PK_UINT8, 1 - self->rank, side->comm, stream), "pk_recv");
+    }
     must_be_ok(pk_group_end(), "pk_group_end");
+}
+
+static void exchange(struct gpu_rank *self, struct side *side)
+{
+    exchange_in(self, side, 1, 1);
 }
 
 static void ones(float *device)
@@ -82,13 +95,24 @@ static void p2p_turns(struct gpu_rank *self, struct side *sides)
     report(wrong == 0, "rank %d: %d of %d exchanges are wrong", self->rank, wrong, TURNS * COMMS);
 }
 
+static void end_turn(struct gpu_rank *self, struct side *side, const char *what, int turn)
+{
+    if (stream_idle_within(side->stream, 20000, NULL) && stream_idle_within(side->beside, 20000, NULL))
+        return;
+    report(false, "rank %d: turn %d, %s: an exchange does not end", self->rank, turn, what);
+    gpu_show_pending(side->comm);
+    exit(1);
+}
+
 /* Rank 1 has put a kernel of its own behind its exchange of communicator 0 when both come to communicator 1; rank 0 comes to communicator 0 last. */
-static void kernel_turns(struct gpu_rank *self, struct side *sides)
+static void kernel_turns(struct gpu_rank *self, struct side *sides, int parts, int streams)
 {
     gpu_kernel_t kernel = spin_kernel();
     uint32_t *ended = gpu_host_alloc(sizeof *ended);
     int wrong = 0;
+    char what[64];
 
+    snprintf(what, sizeof what, "a kernel behind, %d messages in %d streams", parts, streams);
     *ended = 1;
     for (int turn = 0; turn < KERNEL_TURNS; turn++) {
         for (int c = 0; c < COMMS; c++)
@@ -97,22 +121,19 @@ static void kernel_turns(struct gpu_rank *self, struct side *sides)
         if (self->rank == 1) {
             exchange(self, &sides[0]);
             spin_launch(kernel, 1, 32, ended, sides[0].stream);
-            spin_launch(kernel, 1, 32, ended, sides[1].stream); /* so the GPU says that the buffers of communicator 1 are free, and not the call */
+            spin_launch(kernel, 1, 32, ended, sides[1].stream); /* so the GPU says that these buffers are free, and not the call */
+            spin_launch(kernel, 1, 32, ended, sides[1].beside);
         }
         ranks_meet();
-        exchange(self, &sides[1]);
+        exchange_in(self, &sides[1], parts, streams);
         if (self->rank == 0)
             exchange(self, &sides[0]);
         for (int c = 0; c < COMMS; c++) {
-            if (!stream_idle_within(sides[c].stream, 20000, NULL)) {
-                report(false, "turn %d, a kernel behind: communicator %d does not end", turn, c);
-                gpu_show_pending(sides[c].comm);
-                exit(1);
-            }
+            end_turn(self, &sides[c], what, turn);
             wrong += pattern_wrong_on_gpu(sides[c].result, BYTES, (uint64_t)(turn * 10 + c * 2 + 1 - self->rank + 1)) != BYTES;
         }
     }
-    report(wrong == 0, "rank %d: %d of %d exchanges before a kernel are wrong", self->rank, wrong, KERNEL_TURNS * COMMS);
+    report(wrong == 0, "rank %d: %s: %d of %d exchanges are wrong", self->rank, what, wrong, KERNEL_TURNS * COMMS);
     gpu_host_free(ended);
 }
 
@@ -150,7 +171,9 @@ static int rank_main(void)
     for (int c = 0; c < COMMS; c++)
         open_side(&self, &sides[c]);
     p2p_turns(&self, sides);
-    kernel_turns(&self, sides);
+    kernel_turns(&self, sides, 1, 1);
+    kernel_turns(&self, sides, MANY, 1);
+    kernel_turns(&self, sides, 2, 2);
     allreduce_turns(&self, sides);
     ranks_meet();
     for (int c = 0; c < COMMS; c++)
@@ -161,9 +184,8 @@ static int rank_main(void)
 
 int main(void)
 {
-    static const char *const usual[] = { "8", "1", NULL };
-    const char *given[] = { getenv("CUDA_DEVICE_MAX_CONNECTIONS"), NULL };
-    const char *const *connections = given[0] != NULL ? given : usual;
+    const char *only = getenv("ORDER_CONNECTIONS");
+    const char *const connections[] = { only != NULL ? only : "8", only != NULL ? NULL : "1", NULL };
 
     if (ranks_role() != NULL)
         return rank_main();

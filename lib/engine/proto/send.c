@@ -220,8 +220,6 @@ static size_t data_max(const struct pki_xfer *xfer)
 {
     size_t max = xfer->path->iface->caps.msg_payload_max;
 
-    if (xfer->state == PKI_XFER_DATA && max > pki_tuning.p2p.data_piece_bytes)
-        return pki_tuning.p2p.data_piece_bytes;
     if (xfer->bytes >= pki_tuning.p2p.coop_bytes || max <= pki_tuning.p2p.data_short_bytes)
         return max;
     return !xfer->engine->config.shares_cpu || xfer->user.task->plan == NULL ? pki_tuning.p2p.data_short_bytes : max;

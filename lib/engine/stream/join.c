@@ -11,7 +11,7 @@
  *
  * A pending wait by a stream memory operation holds one of the process's hardware queues, and what the driver puts into that queue behind it,
  * of any stream, stands still. With few streams it avoids such queues; with 64 some were stuck behind two waits. So where kernels are allowed
- * waits are kernels of one warp (they hold a queue once the program has put something behind them: docs/design/0024), which are counted too: a
+ * waits are kernels, of one warp or the moving one (they hold a queue once the program has put something behind them: docs/design/0024), which are counted too: a
  * GPU has room for 128 kernels at a time. Elsewhere value waits are counted and refused beyond half of the queues: up to 3 of 8 hurt 16 other
  * streams not at all, with 4 some stand still, with 6 all kernels do (docs/design/0002). With one or two queues whatever follows a wait in its
  * stream holds up the kernels of all streams, though not copies to a peer: there a send never waits in the stream before its copy, and what needs
@@ -296,14 +296,13 @@ static void wait_for(struct pki_task *task)
         pki_stream_plan_end(task);
 }
 
-/* For all tasks of the group in this task's stream at once: two in a row would hold a queue behind the first. */
-static void wait_for_all(struct pki_task *first, struct pki_list *made)
+void pki_stream_wait_for_all(struct pki_task *any, struct pki_list *made)
 {
-    pki_stream_before_last_wait(first);
-    for (struct pki_list *node = &first->waiting; node != made; node = node->next) {
+    pki_stream_before_last_wait(any);
+    for (struct pki_list *node = made->next; node != made; node = node->next) {
         struct pki_task *task = pki_container_of(node, struct pki_task, waiting);
 
-        if (!pki_task_in_cuda_stream(task) || task->cuda.queue.handle != first->cuda.queue.handle || task->cuda.waited)
+        if (!pki_task_in_cuda_stream(task) || task->cuda.queue.handle != any->cuda.queue.handle || task->cuda.waited)
             continue;
         task->cuda.waited = true;
         wait_for(task);
@@ -325,7 +324,7 @@ void pki_stream_end(struct pki_task *task, struct pki_list *made)
     }
     pki_ll_row_launch(task->engine);
     if (!task->cuda.waited)
-        wait_for_all(task, made);
+        pki_stream_wait_for_all(task, made);
     if (pki_task_is_direct(task) && task->plan != NULL && !pki_task_is_fused(task))
         pki_stream_plan_close(task);
 }

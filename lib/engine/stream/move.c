@@ -130,6 +130,8 @@ static void move_messages(struct pki_engine *e, struct pki_list *made, struct me
                 add(m, task);
         }
         move(e, m);
+        if (pki_move_row_is_open(e)) /* before the next stream's */
+            pki_stream_wait_for_all(m->tasks[0], made);
     }
 }
 

@@ -19,8 +19,10 @@ bool pki_move_take_channel(struct pki_task *task);
  * that peers need of this rank is in front of it. */
 void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer);
 bool pki_move_row_is_open(const struct pki_engine *engine);
-/* A word that the stream waits for behind the transfers: the kernel does. False: there is none in this stream. */
+/* A word that the stream waits for behind the transfers: the kernel does. False: it cannot, there is none in this stream, say. */
 bool pki_move_row_wait(const struct pki_task *task, struct pki_signal signal);
+/* Waits alone, n <= PKI_SIGNALS_A_BATCH. No row is open. */
+void pki_move_row_of_waits(struct pki_engine *engine, const struct pki_queue *queue, const struct pki_signal_op *waits, int n);
 void pki_move_row_launch(struct pki_engine *engine); /* signals.c alone calls this, behind the words in front of it */
 
 #endif

@@ -4,6 +4,7 @@
  *
  * What the stream waits for at the end of the call is left to the same kernel. A second one behind it could not start before
  * this one has ended, and what cannot start holds up its hardware queue: with CUDA_DEVICE_MAX_CONNECTIONS=1 every stream.
+ * So a row may have waits alone.
  */
 #include "engine/stream/move.h"
 #include "engine/stream/stream.h"
@@ -69,6 +70,17 @@ bool pki_move_row_wait(const struct pki_task *task, struct pki_signal signal)
         return false;
     row->ops[row->n++] = (struct pki_move_op){ .start = signal };
     return true;
+}
+
+void pki_move_row_of_waits(struct pki_engine *e, const struct pki_queue *queue, const struct pki_signal_op *waits, int n)
+{
+    struct pki_move_row *row = &e->stream.move_row;
+
+    _Static_assert(PKI_MOVE_OPS >= PKI_SIGNALS_A_BATCH, "all waits of a batch find a place");
+    row->queue = *queue;
+    for (row->n = 0; row->n < n; row->n++)
+        row->ops[row->n] = (struct pki_move_op){ .start = waits[row->n].signal };
+    row->ctas = 1;
 }
 
 /* As many as find a place beside all that waits on this GPU. */

@@ -7,6 +7,23 @@
 #include "engine/stream/move.h"
 #include "engine/stream/stream.h"
 
+/* More waits at the end than one kernel of theirs takes go to the moving one, which takes more: two in a row hold the queue. */
+static void leave_waits(struct pki_engine *e)
+{
+    struct pki_signal_batch *b = &e->stream.batch;
+    int first = b->n;
+
+    while (first > 0 && b->ops[first - 1].kind != PKI_SIGNAL_WRITE)
+        first--;
+    if (b->how != PKI_WAIT_KERNEL || b->n - first <= PKI_WAIT_WORDS_MAX || pki_move_row_is_open(e))
+        return;
+    pki_move_row_of_waits(e, &b->queue, b->ops + first, b->n - first);
+    b->n = first;
+    b->waits = false;
+    for (int i = 0; i < first; i++)
+        b->waits = b->waits || b->ops[i].kind != PKI_SIGNAL_WRITE;
+}
+
 static void hand_over(struct pki_engine *e)
 {
     struct pki_signal_batch *b = &e->stream.batch;
@@ -29,6 +46,7 @@ static void hand_over(struct pki_engine *e)
 
 void pki_stream_flush(struct pki_engine *e)
 {
+    leave_waits(e);
     hand_over(e);
     pki_move_row_launch(e); /* behind the words */
 }

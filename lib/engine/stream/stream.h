@@ -11,6 +11,8 @@ void pki_stream_begin(struct pki_task *task);        /* posted and, where the pe
 void pki_stream_open(struct pki_task *task);         /* "ready" and "my buffer is free": from the last task to the first */
 void pki_stream_launch(struct pki_task *task);       /* a fused collective's kernel */
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
+/* What the stream of this task waits for at the end of the call: two kernels in a row that wait would hold a queue. */
+void pki_stream_wait_for_all(struct pki_task *any, struct pki_list *made);
 void pki_stream_copies(struct pki_task *task);       /* copies of callers' streams must not stand before its own */
 void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
 void pki_stream_look_for_cts(struct pki_xfer *xfer);

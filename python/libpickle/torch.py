@@ -233,13 +233,15 @@ class ProcessGroupPickle(ProcessGroup):
     def _allreduces(self, name: str, tensors: List[Tensor], opts: Any) -> Work:
         if not tensors:
             return Together([])
-        op, place = SUM if opts is None else reduction(opts), self._place(tensors[0])
-        handle, memory = place.comm.handle, [whole(tensor) for tensor in tensors]
+        op, memory = SUM if opts is None else reduction(opts), [whole(tensor) for tensor in tensors]
+        kinds = [combined(part, op) for part in memory] # a type may be refused here, before a GPU's communicator is made
+        place = self._place(tensors[0])
+        handle = place.comm.handle
 
-        def call(part: Tensor) -> Callable[[Any], int]:
-            (count, dtype, how), pointer = combined(part, op), address(part)
+        def call(part: Tensor, kind: Any) -> Callable[[Any], int]:
+            (count, dtype, how), pointer = kind, address(part)
             return lambda stream: lib.pk_allreduce(pointer, pointer, count, dtype, how, handle, stream)
-        return self._begin(place, name, [call(part) for part in memory], (), tensors, memory, copies_back(tensors, memory))
+        return self._begin(place, name, list(map(call, memory, kinds)), (), tensors, memory, copies_back(tensors, memory))
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Work:
         tensor = one(tensors if isinstance(tensors, (list, tuple)) else [tensors], "broadcast")
@@ -326,11 +328,12 @@ class ProcessGroupPickle(ProcessGroup):
     def _reduce_to_each(self, output: Tensor, parts: List[Tensor], opts: Any) -> Work:
         """A reduce_scatter of blocks that differ in length."""
         alike([parts[self.comm.rank]], output, 1, "reduce_scatter")
-        memory, op, place = whole(output), reduction(opts), self._place(output)
+        memory, op = whole(output), reduction(opts)
+        kinds, place = [combined(part, op) for part in parts], self._place(output)
         handle, target = place.comm.handle, address(memory)
 
         def call(root: int, part: Tensor) -> Callable[[Any], int]:
-            (count, dtype, how), source = combined(part, op), address(part)
+            (count, dtype, how), source = kinds[root], address(part)
             return lambda stream: lib.pk_reduce(source, target, count, dtype, how, root, handle, stream)
         return self._begin(place, "reduce_scatter", [call(root, part) for root, part in enumerate(parts)], parts, [output], [memory],
                            copies_back([output], [memory]))

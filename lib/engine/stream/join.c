@@ -11,8 +11,8 @@
  *
  * A pending wait by a stream memory operation holds one of the process's hardware queues, and what the driver puts into that queue behind it,
  * of any stream, stands still. With few streams it avoids such queues; with 64 some were stuck behind two waits. So where kernels are allowed
- * waits are kernels, of one warp or the moving one (they hold a queue once the program has put something behind them: docs/design/0024), which are counted too: a
- * GPU has room for 128 kernels at a time. Elsewhere value waits are counted and refused beyond half of the queues: up to 3 of 8 hurt 16 other
+ * waits are kernels, of one warp or the moving one, which are counted too: a GPU has room for 128 kernels at a time. (They hold
+ * a queue once something is put behind them: docs/design/0024.) Elsewhere value waits are counted and refused beyond half of the queues: up to 3 of 8 hurt 16 other
  * streams not at all, with 4 some stand still, with 6 all kernels do (docs/design/0002). With one or two queues whatever follows a wait in its
  * stream holds up the kernels of all streams, though not copies to a peer: there a send never waits in the stream before its copy, and what needs
  * a kernel of the library is done inside the call.

@@ -460,9 +460,8 @@ static void check_speed(void)
 
 static const struct bed_check checks[] = { { "alignments", check_alignments }, { "lengths", check_lengths },   { "late", check_late },
                                            { "values", check_values },         { "abort", check_abort },       { "behind", check_behind },
-                                           { "wait only", check_wait_only },
-                                           { "fresh", check_fresh },           { "refusals", check_refusals }, { "peer", check_peer },
-                                           { "speed", check_speed } };
+                                           { "wait only", check_wait_only },   { "fresh", check_fresh },       { "refusals", check_refusals },
+                                           { "peer", check_peer },             { "speed", check_speed } };
 
 static bool prepare(void)
 {

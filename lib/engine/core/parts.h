@@ -159,7 +159,7 @@ struct pki_ll_row {
 struct pki_move_row {
     struct pki_queue queue;
     struct pki_move_op ops[PKI_MOVE_OPS];
-    int n, moves, ctas;
+    int n, ctas;
 };
 
 /* stream/: what the call that is being made has yet to hand to the driver, and the branches. */

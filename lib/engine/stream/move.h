@@ -16,7 +16,7 @@ bool pki_move_in_process(const struct pki_xfer *xfer);
 /* A channel for copies in this task's stream, until the task ends. False: the process has no more than the program needs. */
 bool pki_move_take_channel(struct pki_task *task);
 /* One transfer more for the kernel, which is launched when something else is put into the stream, or flushed (signals.c): all
- * that peers need of this rank is in front of it. */
+ * that peers need of this rank is in front of it. It waits for none of the words that are added below: those come last. */
 void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer);
 bool pki_move_row_is_open(const struct pki_engine *engine);
 /* A word that the stream waits for behind the transfers: the kernel does. False: it cannot, there is none in this stream, say. */

@@ -41,11 +41,10 @@ void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)
     struct pki_move_row *row = &e->stream.move_row;
     uintptr_t here = (uintptr_t)xfer->addr, there = (uintptr_t)xfer->there.remote;
 
-    if (row->n == PKI_MOVE_OPS || row->n > row->moves || row->queue.handle != task->cuda.queue.handle)
+    if (row->n == PKI_MOVE_OPS || row->queue.handle != task->cuda.queue.handle)
         pki_stream_flush(e);
     pki_stream_worked(task);
     row->queue = task->cuda.queue;
-    row->moves++;
     row->ops[row->n++] = (struct pki_move_op){ .src = (const void *)(xfer->is_send ? here : there), /* NOLINT: mapped */
                                                .dst = (void *)(xfer->is_send ? there : here),       /* NOLINT */
                                                .bytes = xfer->bytes, .start = xfer->signals.start, .done = xfer->signals.finish,
@@ -104,5 +103,5 @@ void pki_move_row_launch(struct pki_engine *e)
     if (result != PK_OK)
         pki_engine_poison(e, result, true);
     e->stats.kernels++;
-    row->n = row->moves = row->ctas = 0;
+    row->n = row->ctas = 0;
 }

@@ -20,6 +20,7 @@ static const size_t lengths[] = { 1, 3, 1000, 20011, 262144, 700001 };
 #define LONGEST ((size_t)700001)
 #define RANKS 4
 #define MANY 150
+#define SCRATCHES 64 /* blocks that the library keeps */
 #define ROOT 1
 #define REPLAYS 5
 
@@ -248,6 +249,44 @@ static void many(struct bed *bed)
     report(right, "rank %d: %d at a time", bed->self.rank, MANY);
 }
 
+static void add_several(struct bed *bed, size_t n, int count, gpu_stream_t stream)
+{
+    pk_stream_t there = PK_CUDA_STREAM(stream);
+
+    for (int i = 0; i < count; i++)
+        must_be_ok(call(bed, (enum operation)(i % OPERATIONS), n, bed->in, bed->out + (size_t)(i % OPERATIONS) * n, there), "one of several");
+}
+
+/* A call that found no scratch memory, as all was in use, stands in front of many that found some. */
+static void behind_one_without(struct bed *bed)
+{
+    const size_t n = 1000;
+    gpu_kernel_t kernel = spin_kernel();
+    gpu_stream_t other = gpu_stream_new();
+    uint32_t *flags = gpu_host_alloc(2 * sizeof *flags);
+    bool right = true;
+
+    set_factor(bed, 4);
+    flags[0] = flags[1] = 0;
+    ranks_meet();
+    spin_launch(kernel, 1, 32, &flags[0], other);
+    spin_launch(kernel, 1, 32, &flags[1], bed->self.stream);
+    add_several(bed, n, SCRATCHES, other);
+    add_several(bed, n, 1, bed->self.stream);
+    __atomic_store_n(&flags[0], 1, __ATOMIC_RELEASE);
+    if (!stream_idle_within(other, 20000, NULL))
+        exit(report(false, "rank %d: what uses all scratch memory does not end", bed->self.rank));
+    add_several(bed, n, 2 * SCRATCHES, bed->self.stream);
+    __atomic_store_n(&flags[1], 1, __ATOMIC_RELEASE);
+    must_end(bed, "many behind one that found no scratch memory");
+    for (int which = 0; which < OPERATIONS; which++)
+        right = right && is_right(bed, (enum operation)which, n, 4, bed->out + (size_t)which * n, true);
+    ranks_meet();
+    gpu_stream_free(other);
+    gpu_host_free(flags);
+    report(right, "rank %d: behind one that found no scratch memory", bed->self.rank);
+}
+
 static void refused(struct bed *bed)
 {
     pk_comm_t *comm = bed->self.comm;
@@ -271,6 +310,8 @@ static int rank_main(const char *role)
     if (strcmp(role, "kernels") == 0)
         captured(&bed);
     mixes(&bed);
+    if (strcmp(role, "one queue") != 0)
+        behind_one_without(&bed);
     many(&bed);
     bed_close(&bed);
     return report_end();

@@ -111,8 +111,18 @@ pk_result_t pki_scratch_take(struct pki_task *task)
     if (result != PK_OK)
         return result;
     s->busy = true;
+    e->plans.nscratch_busy++;
     task->run.scratch = s->ptr;
     return PK_OK;
+}
+
+/* Whoever took one early may stand in its stream behind a task that found none, and keeps it until that has ended. */
+pk_result_t pki_scratch_take_early(struct pki_task *task)
+{
+    if (task->run.scratch == NULL && pki_scratch_bytes(task) > 0 &&
+        task->engine->plans.nscratch_busy >= PKI_SCRATCH_MAX - PKI_SCRATCH_RESERVED)
+        return PK_IN_PROGRESS;
+    return pki_scratch_take(task);
 }
 
 void pki_scratch_give(struct pki_task *task)
@@ -123,6 +133,7 @@ void pki_scratch_give(struct pki_task *task)
         if (task->engine->plans.scratch[i].ptr != task->run.scratch)
             continue;
         task->engine->plans.scratch[i].busy = false;
+        task->engine->plans.nscratch_busy--;
         task->run.scratch = NULL;
     }
 }

@@ -312,15 +312,17 @@ class Communicator:
     @manual("pk_allreduce")
     def Allreduce(self, sendbuf: BufferLike, recvbuf: BufferLike, op: Op = SUM, stream: AnyStream = None) -> None:
         """Reduce over all ranks; every rank gets the result. sendbuf may be IN_PLACE."""
-        plain = type(recvbuf) is not Buffer
-        if plain:
-            try: # arrays of NumPy, as most are
+        try:
+            if type(recvbuf) is Buffer and type(sendbuf) is Buffer:
+                (source, have, other), (target, count, dtype) = sendbuf.source, recvbuf.target
+                alike = have == count and other is dtype
+            else: # arrays of NumPy, as most are
                 dtype, count = NUMPY[recvbuf.dtype], recvbuf.size
-                plain = NUMPY[sendbuf.dtype] is dtype and sendbuf.size == count
+                alike = NUMPY[sendbuf.dtype] is dtype and sendbuf.size == count
                 source, target = PLACE(sendbuf), PLACE(recvbuf)
-            except (AttributeError, KeyError, TypeError):
-                plain = False
-        if not plain:
+        except (AttributeError, KeyError, TypeError):
+            alike = False
+        if not alike: # other objects, or an error
             source, target, count, dtype = self._alike("allreduce", sendbuf, recvbuf)
         result = pk_allreduce(source, target, COUNTS.get(count) or number_of_elements(count), dtype, op, self.handle,
                               BLOCKING if stream is None else value_of(stream))

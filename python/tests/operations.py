@@ -162,6 +162,12 @@ def kinds_of_buffers(comm):
     for _ in range(3):
         comm.Allreduce(*kept)
     equal(kept[1].owner, sum(everybodys(comm, 4)), "Buffer")
+    for send, recv in ((data(comm.rank, 4), kept[1]), (kept[0], np.zeros(4))):
+        comm.Allreduce(send, recv)
+        equal(getattr(recv, "owner", recv), sum(everybodys(comm, 4)), "Buffer and array")
+    raises(pk.ArgumentError, lambda: comm.Allreduce(kept[0], pk.Buffer(np.zeros(3))), "asks for 3 elements")
+    raises(pk.ArgumentError, lambda: comm.Allreduce(kept[0], pk.Buffer(np.zeros(4, "f"))), "f32", "f64")
+    raises(pk.ArgumentError, lambda: comm.Allreduce(kept[0], pk.Buffer(bytes(32))), "read-only")
     memory = comm.Alloc(1 << 20)
     shared = np.frombuffer(memory.array, "float64")
     shared[:] = comm.rank

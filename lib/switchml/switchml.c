@@ -177,8 +177,8 @@ pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
     *moved = n > 0 || resting != rested;
     if (disagree(s))
         return pki_fail(PK_ERR_MISMATCH, NULL,
-                        "%s: another rank sends packets of another operation: another one in the order of calls, or another "
-                        "count, type or reduction",
+                        "%s: another rank sends packets of another operation: the order of its calls, or a count, type or "
+                        "reduction, differs",
                         s->name);
     s->busy = resting < s->nslices - 1 || !all_done(s);
     *done = !s->busy;

@@ -69,7 +69,7 @@ void pki_note_background(struct pki_engine *engine);
 /* failure.c */
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
 void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
-/* Unlocked, where the lock cannot be had: the peers are told by whoever has it next. */
+/* Unlocked, where the lock is not free: the peers are told by whoever has it next. */
 void pki_engine_poison_unlocked(struct pki_engine *engine, pk_result_t code);
 void pki_failure_tell_rest(struct pki_engine *engine); /* the peers that have not heard of it */
 /* Something with a peer has failed: poison with the endpoint's cause, unless the peers' sockets tell of an earlier and better reason. Without an

@@ -110,7 +110,7 @@ size_t pki_engine_ration(struct pki_engine *engine, size_t bytes);
 /* For texts. */
 struct pki_where pki_engine_where(const struct pki_engine *engine, int peer, const struct pki_task *task);
 const char *pki_task_name(const struct pki_task *task); /* of the operation, as texts and logs have it */
-void pki_task_set_device_driven(struct pki_task *task); /* kernels see to it: it needs to be looked at only now and then */
+void pki_task_set_device_driven(struct pki_task *task); /* kernels see to it: it needs to be looked at only occasionally */
 void pki_task_set_cpu_driven(struct pki_task *task); /* it needs the CPU from now on */
 
 /* Look at sockets and deadlines in the next round, if it is time to. */

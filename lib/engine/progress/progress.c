@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's progress: messages, transfers and tasks, and now and then peers and deadlines; and who waits for it. */
+/* The engine's progress: messages, transfers and tasks, and occasionally peers and deadlines; and who waits for it. */
 #include <limits.h>
 
 #include "engine/mem/graphs.h"

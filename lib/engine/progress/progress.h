@@ -57,7 +57,7 @@ void pki_watchdog_check(struct pki_engine *engine, uint64_t now); /* unlocked, b
 void pki_engine_leave(struct pki_engine *engine); /* a driver goes */
 void pki_service_attach(struct pki_engine *engine);
 void pki_service_detach(struct pki_engine *engine); /* the thread no longer touches it on return */
-/* Each engine of the process, which stays meanwhile; or none, when the lock is not to be had within the time. */
+/* Each engine of the process, which stays meanwhile; or none, when the lock is not free within the time. */
 void pki_service_each(void (*visit)(struct pki_engine *engine), uint64_t ns);
 pk_result_t pki_service_wake(void);
 pk_result_t pki_service_start(void); /* the thread exists from now on, while there are engines */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A queue pair that has failed: all of the pair are made anew, at both ends, on the rails whose ports are active then. Notes, which
+ * A queue pair that has failed: all of the pair are made again, at both ends, on the rails whose ports are active then. Notes, which
  * another endpoint carries, say which queue pairs are the new ones and what has come over the old ones:
  *
  *   both ends bring their queue pairs into error, and wait for the completions of what had come before     DRAINING
@@ -88,7 +88,7 @@ void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what)
     ep->recover.epoch++;
     ep->recover.heard = PKI_RDMA_HEARD_NOTHING;
     ep->recover.again = false;
-    pki_log(PKI_LOG_WARN, &where, "rdma: %s; the queue pairs are made anew", what);
+    pki_log(PKI_LOG_WARN, &where, "rdma: %s; the queue pairs are made again", what);
     drain(ep);
 }
 

@@ -162,7 +162,7 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error);
 bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received);
 /* It does not stand, and is to be made after this pause. */
 void pki_tcp_wait_again(struct pki_tcp_link *link, uint64_t pause);
-/* A connection that is being made is begun anew. */
+/* A connection that is being made is started again. */
 void pki_tcp_try_again(struct pki_tcp_link *link);
 /* The endpoint is connected when no connection is still to be made for the first time. */
 void pki_tcp_look_connected(struct pki_tcp_ep *ep);

@@ -120,7 +120,7 @@ class Machine:
         return path
 
     def begin_table(self, limit):
-        """From now on, so many seconds."""
+        """The table has this number of seconds, from now on."""
         self.limit, self.table_began = limit, time.monotonic()
         self.cut = []
 

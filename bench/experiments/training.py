@@ -335,7 +335,7 @@ def patterns_on_cpus(machine):
 
 
 def patterns_on_gpus(machine):
-    """On 2, 4 and 8 GPUs, where there are so many."""
+    """On 2, 4 and 8 GPUs, where there are enough."""
     table = patterns_on(machine, "cuda", [ranks for ranks in (2, 4, 8) if machine.no_gpus(ranks) is None])
     for ranks in (2, 4):
         if machine.no_gpus(ranks) is not None:

@@ -279,8 +279,8 @@ struct pki_serve_args {
  * Rings carry a block from each rank to each other one, in chunks. There are n = PKI_PUSH_RINGS for each CTA of the grid, numbered through. A
  * ring has the area divided by n, rounded down to whole KiB. Chunks have as many bytes as make one round of all rings suffice, in
  * multiples of PKI_FUSED_GRAIN, but at most half of a ring and PKI_FUSED_CHUNK: chunk c goes through ring c % n as its turn t = c / n,
- * by slot t % (ring / chunk). A mark is a 64-bit word, count << 32 | epoch, which the other side writes: in the reader's half so many
- * chunks are there, in the writer's half (which is where that rank writes) so many have been taken; the latter only where the writer needs it.
+ * by slot t % (ring / chunk). A mark is a 64-bit word, count << 32 | epoch, which the other side writes: in the reader's half how many
+ * chunks are there, in the writer's half (where that rank writes) how many have been taken, which is kept only where the writer needs it.
  *   marks of ring r: 2 r there, 2 r + 1 taken
  *
  * pki_turn: ends when state->ended has reached `ended_before`, or abort_flag is not 0, and says nothing. What follows it in its stream holds no

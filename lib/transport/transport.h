@@ -274,7 +274,7 @@ struct pki_recv {
     struct pki_ep *ep;
     char *addr;
     size_t bytes;
-    size_t have;   /* so many have come, from the first on */
+    size_t have;   /* bytes that have come, from the first on */
     uint8_t flags; /* these four name the transfer, as in struct pki_msg */
     uint16_t index;
     uint32_t sig;

@@ -17,7 +17,7 @@ static inline void pki_credit_arrived(struct pki_peer *peer, const struct pki_ms
         peer->eager.out -= msg->bytes < peer->eager.out ? msg->bytes : peer->eager.out;
 }
 
-/* May the peer be sent so many bytes more that it has not asked for? */
+/* May the peer be sent `bytes` more that it has not asked for? */
 static inline bool pki_eager_has_credit(const struct pki_peer *peer, size_t bytes)
 {
     return peer->eager.out + bytes + sizeof(struct pki_msg) <= PKI_EAGER_CREDIT;

@@ -175,13 +175,13 @@ void pki_waiting_drop(int device, void *stream);
 /* listed: a channel for copies to and from peers, if then no more than `limit` streams of the GPU have one; until given. */
 bool pki_waiting_take_channel(int device, void *stream, int limit);
 void pki_waiting_give_channel(int device, void *stream);
-/* listed: a kernel that waits, until the stream's operations have ended; of one warp (0), or a low-latency one of so many CTAs. False: no room.
+/* listed: a kernel that waits, until the stream's operations have ended; of one warp (0), or a low-latency one of `ctas`. False: no room.
  * places: as below */
 bool pki_waiting_occupy(int device, void *stream, int ctas, int places);
 /* Of the GPU's `places` for CTAs that wait, `most` or fewer for the fused collectives of one communicator; 0: there are none left. */
 int pki_waiting_reserve(int device, int places, int most);
 void pki_waiting_return(int device, int ctas);
-/* So many operations more, or fewer, have copies for the library's own queues of the GPU; are there any? */
+/* `by` operations more have copies for the library's own queues of the GPU, or fewer if it is negative. */
 void pki_waiting_copies(int device, int by);
 bool pki_waiting_has_copies(int device);
 

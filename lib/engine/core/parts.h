@@ -144,7 +144,7 @@ struct pki_signal_batch {
     enum pki_wait_how how;
     int ctas;                  /* of kernels that serve */
     struct pki_signal_op ops[PKI_SIGNALS_A_BATCH];
-    int n, deferred;           /* deferred: the last so many tell of copies that the stream has already */
+    int n, deferred;           /* deferred: the last ones, as many as this, tell of copies that the stream has already */
     size_t behind;             /* bytes of those */
     struct pki_stream_last received;
 };

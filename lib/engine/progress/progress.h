@@ -30,7 +30,7 @@ void pki_engine_check_left(struct pki_engine *engine, struct pki_peer *peer);
 void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
 /* The same for who waits for a stream (is_over is set): it soon sleeps, for threads of the program compute beside it. */
 void pki_engine_backoff_beside(const struct pki_awaited *awaited, unsigned idle);
-void pki_service_rest(unsigned idle, bool spins); /* and the service thread, so many times in a row */
+void pki_service_rest(unsigned idle, bool spins); /* and the service thread, idle times in a row */
 /* Who waits may keep the CPU: it is this rank's own, and nothing comes by way of the kernel, whose threads would want it. */
 bool pki_engine_spins(const struct pki_engine *engine);
 

@@ -23,7 +23,7 @@
 #define DRAIN_NS (3 * PKI_NS_PER_S)
 #define SAY_NS (100 * PKI_NS_PER_MS) /* that a note of the end may wait for room */
 #define TIMEOUT_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again, */
-#define FAILURES 3 /* so many times: on a machine that is starved of processors one may take all that time */
+#define FAILURES 3 /* this number of times: on a machine that is starved of processors one may take all that time */
 /* then a failure is a new one though nothing has completed meanwhile: longer than any device tries */
 #define STOOD_NS (30 * PKI_NS_PER_S)
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look: the rank was not in the library, and that does not count */

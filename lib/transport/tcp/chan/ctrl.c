@@ -110,7 +110,7 @@ PKI_HOT void pki_tcp_ctrl_flush(struct pki_tcp_ctrl *ctrl)
     }
 }
 
-/* So many chunks have come on link 1, or never will. */
+/* `chunks` have come on link 1, or never will. */
 static bool have_come(const struct pki_tcp_ep *ep, uint64_t chunks)
 {
     return ep->links[1].state == PKI_TCP_OVER || ep->links[1].received >= chunks;

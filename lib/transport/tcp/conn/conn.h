@@ -30,7 +30,7 @@ struct pki_tcp_user {
     void (*readable)(struct pki_tcp_link *link);
     /* It stands, and has been looked at: what is to be written, and has room, is written. */
     void (*writable)(struct pki_tcp_link *link);
-    /* The peer has had so many of the frames that were ever queued. False: that cannot be. */
+    /* The peer has had `frames` of all frames that were ever queued. False: that cannot be. */
     bool (*acked)(struct pki_tcp_link *link, uint64_t frames);
     /* It goes, for now or for ever, if it stands at all: nobody uses its descriptor from here on, and the part of a chunk that
      * has come is forgotten. */

@@ -148,7 +148,7 @@ void pki_tcp_data_forget(struct pki_tcp_link *link);
 /* For whoever has the half of the link; the result is the system call's. What is left of the chunk being received after
  * `done` bytes more, and the head of the next one. */
 ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done);
-/* So many bytes of these have come. False: the link is broken, or the endpoint lost. */
+/* `bytes` of these have come. False: the link is broken, or the endpoint lost. */
 bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes);
 /* A thread has ended its job: go on from there. False: as above. */
 bool pki_tcp_data_returned(struct pki_tcp_job *job);

@@ -136,7 +136,7 @@ static int take_passing(struct pki_switchml *s)
 /* Such errors for as long as a silent host takes to be gone, and no packet since the first: none comes through. */
 static bool stays(struct pki_switchml *s, uint64_t now)
 {
-    if (s->failing_since == 0 || pki_switchml_silence(s, now) < now - s->failing_since)
+    if (s->failing_since == 0 || pki_switchml_idle_ns(s, now) < now - s->failing_since)
         s->failing_since = now;
     return now - s->failing_since >= pki_tuning.switchml.gone_ns;
 }
@@ -302,7 +302,7 @@ void pki_switchml_leave(struct pki_switchml *s)
     s->connection = -1;
 }
 
-uint64_t pki_switchml_silence(const struct pki_switchml *s, uint64_t now)
+uint64_t pki_switchml_idle_ns(const struct pki_switchml *s, uint64_t now)
 {
     uint64_t last = 0;
 

@@ -215,7 +215,7 @@ struct pki_ep {
     /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the
      * engine's choice */
     size_t eager_coll;
-    /* Set by the engine: payload bytes of the message that is waited for, and nothing else, a guess. Peek may have them fetched,
+    /* Set by the engine: payload bytes of the message that is waited for, and nothing else, a hint. Peek may have them fetched,
      * and may forget it. */
     uint32_t expected;
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there; ends with can_put */
@@ -238,7 +238,7 @@ enum pki_event_kind {
     PKI_EVENT_PUT,       /* A put has ended, with put->result: struct pki_put, which is the engine's again. */
     /* More of a posted receive has come: struct pki_recv, which is the engine's again if `have` is all of it. */
     PKI_EVENT_RECEIVED,
-    PKI_EVENT_UNEXPECTED /* Bytes of an eager put have come that no posted receive takes: struct pki_arrival, the transport's. */
+    PKI_EVENT_UNEXPECTED /* Bytes of an eager put that no posted receive takes: struct pki_unexpected_put, the transport's. */
 };
 
 struct pki_event {
@@ -285,7 +285,7 @@ struct pki_recv {
 };
 
 /* An eager put of the peer that nobody waits for yet. */
-struct pki_arrival {
+struct pki_unexpected_put {
     struct pki_event event;
     struct pki_ep *ep;
     struct pki_msg about; /* flags, index, sig and op name the transfer; `bytes` is its length */

@@ -89,7 +89,7 @@ FIXED(tcp, retransmit_bytes, PKI_TCP_RETRANSMIT_BYTES, 1 << 20)
 /* Bytes that are worth a thread's attention. Chosen. */
 VALUE(tcp, size_t, offload_bytes, 64 << 10)
 /* Longer transfers pay for a thread by themselves. Measured, 16 CPUs of a Xeon: allreduce of 512 KiB 289 us with every chunk
- * lent, 181 so. */
+ * offloaded, 181 so. */
 VALUE(tcp, size_t, offload_whole_bytes, (size_t)512 << 10)
 /* A thread without a job spins so long: to wake one takes as long as to read 512 KiB (docs/design/0018). */
 VALUE(tcp, uint64_t, thread_awake_ns, 500000)

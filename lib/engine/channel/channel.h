@@ -16,7 +16,7 @@ pk_result_t pki_ctrl_send(struct pki_peer *peer, const struct pki_msg *msg, cons
 pk_result_t pki_ctrl_post(struct pki_peer *peer, struct pki_recv *recv, const struct pki_msg *tell, struct pki_engine *engine);
 /* An eager put has come that no receive takes: kept and checked as the RTS that its sender did not send. */
 #define PKI_RTS_EAGER_PUT 1u /* in `extra` of that */
-void pki_ctrl_arrived(struct pki_engine *engine, const struct pki_arrival *arrival);
+void pki_ctrl_unexpected_put(struct pki_engine *engine, const struct pki_unexpected_put *put);
 /* What sending it came to; nothing happens when that is PK_IN_PROGRESS. */
 void pki_ctrl_failed(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, pk_result_t result);
 bool pki_ctrl_poll(struct pki_engine *engine, struct pki_peer *peer);

@@ -5,7 +5,7 @@
 
 #include "engine/channel/channel.h"
 
-/* An EAGER message to this peer takes along what is owed to it, and one from it brings what it has consumed. */
+/* An EAGER message to this peer returns credit to it, and one from it returns credit to this rank. */
 static inline uint64_t pki_credit_to_return(const struct pki_peer *peer)
 {
     return peer->ctrl->iface->caps.eager_credits ? peer->eager.in : 0;

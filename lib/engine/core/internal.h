@@ -61,7 +61,7 @@ struct pki_handlers {
     pk_result_t (*agreement)(struct pki_engine *engine, struct pki_peer *peer, const unsigned char *bytes, size_t n);
     /* What transports have told by events so far: it comes before the news of a peer, which sent them behind it. */
     void (*take_events)(struct pki_engine *engine);
-    int (*missing)(struct pki_engine *engine); /* the rank to blame for the oldest operation; -1: none is */
+    int (*missing)(struct pki_engine *engine); /* the rank that holds up the oldest operation; -1: none is */
     void (*ended)(struct pki_task *task);      /* it is in no list any more, and has its result */
 };
 

@@ -35,7 +35,7 @@ static void take_event(struct pki_engine *e, struct pki_event *event)
     else if (event->kind == PKI_EVENT_RECEIVED)
         pki_recv_received(pki_container_of(event, struct pki_recv, event));
     else
-        pki_ctrl_arrived(e, pki_container_of(event, struct pki_arrival, event));
+        pki_ctrl_unexpected_put(e, pki_container_of(event, struct pki_unexpected_put, event));
 }
 
 static bool take_events(struct pki_engine *e, struct pki_iface *iface)

@@ -5,7 +5,7 @@
 
 #include "engine/plan/plan.h"
 
-/* stragglers.c: look at deadlines; a WHO or HERE has come; the rank to blame for the oldest operation, -1 when there is none */
+/* stragglers.c: look at deadlines; a WHO or HERE has come; the rank that holds up the oldest operation, -1 when there is none */
 void pki_stragglers_check(struct pki_engine *engine, uint64_t now);
 void pki_stragglers_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg);
 int pki_engine_missing(struct pki_engine *engine);

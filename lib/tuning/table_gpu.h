@@ -41,7 +41,7 @@ FIXED(gpu, bounce_pieces, PKI_BOUNCE_PIECES, 8)
  * each costs three messages and two copies. Measured, 2 H200 over loopback: 1 MiB in pieces of 256 KiB 131 us, of 1 MiB 90. */
 FIXED(gpu, bounce_parts, PKI_BOUNCE_PARTS, 8)
 VALUE(gpu, size_t, bounce_piece_min_bytes, 1 << 20)
-/* Fused collectives: of the kernels that may be quiet each so-manieth tells the CPU of its end. Chosen. */
+/* Fused collectives: of the kernels that may be quiet one in this number tells the CPU of its end. Chosen. */
 FIXED(gpu, fused_tell_every, PKI_FUSED_TELL_EVERY, 16)
 /* Multiprocessors that fused collectives leave to the program and to warps that wait. Chosen. */
 VALUE(gpu, int, spare_sms, 4)

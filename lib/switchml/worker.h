@@ -31,7 +31,7 @@ struct pki_switchml_flight { /* a packet on its way; one a slot */
     uint32_t id;             /* NONE: there is none */
     uint32_t waits;          /* the packet that goes when this one has been answered, or NONE */
     uint32_t before, behind; /* slots whose packets were sent before and after it */
-    uint32_t turn;           /* which packet in the order of sending it was, sent last */
+    uint32_t turn;           /* its place in the order of sending, when it was sent last */
     bool again;              /* sent more than once: one cannot tell which of them a reply answers */
     uint64_t sent_ns;
 };

@@ -3,14 +3,14 @@
 # namespaces with a card eth0 each, in a namespace of the script's own (root). Rank 1 is in the background.
 # shellcheck shell=bash
 
-# net_hosts loopback|veth SCRIPT ARGUMENTS...: returns where the hosts are; over veth the script is started anew inside them.
+# net_hosts loopback|veth SCRIPT ARGUMENTS...: returns where the hosts are; over veth the script is started again inside them.
 net_hosts() {
     fabric=$1
     shift
     root=127.0.0.1
     [ "$fabric" = veth ] || return 0
     if [ -z "${PICKLE_VETH_INSIDE:-}" ]; then
-        unshare -n -m -p --fork true 2>/dev/null || { echo "network namespaces are not to be had here (root has them)"; exit 77; }
+        unshare -n -m -p --fork true 2>/dev/null || { echo "network namespaces are not available here (root has them)"; exit 77; }
         # Nothing of it outlives the script: mpirun leaves programs behind when it is ended.
         PICKLE_VETH_INSIDE=1 exec unshare -n -m -p --fork --kill-child --mount-proc "$@"
     fi

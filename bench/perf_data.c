@@ -204,8 +204,8 @@ const char *perf_uncheckable(pk_op_t reduction, pk_dtype_t dtype, int ranks)
     if (reduction == PK_AVG)
         most = ranks * ranks;
     if (ranks >= RANKS_MOST)
-        return "so many ranks' data cannot be told: say -c 0";
+        return "the data of this many ranks cannot be told apart: say -c 0";
     if (limit == 0 || (reduction != PK_SUM && reduction != PK_AVG) || most <= limit)
         return NULL;
-    return "so many ranks cannot be summed exactly in this type: say -c 0";
+    return "the sum of this many ranks is not exact in this type: say -c 0";
 }

@@ -11,7 +11,7 @@ extern const char ptx_spin[];
 #define PTX_HOLD "fakecuda_hold"
 extern const char ptx_hold[];
 
-/* (uint64_t rounds): each thread does so many multiply-adds. */
+/* (uint64_t rounds): each thread does that number of multiply-adds. */
 #define PTX_BURN "fakecuda_burn"
 extern const char ptx_burn[];
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Data-parallel training that loses a rank, goes on, and takes a new one in: a rank kills itself in the middle, and the others
- * make a communicator of those that live, share out the data anew, and go on from the weights of its rank 0 (without something
+ * make a communicator of those that live, share out the data again, and go on from the weights of its rank 0 (without something
  * that one rank has for all, pk_comm_agree says which operations are complete). They work until another process has joined
  * them. The fit of a line has the same result as without the death. Started by itself, for mpirun ends all ranks when one is
  * killed; the id comes to the process that joins through a pipe:

@@ -9,7 +9,7 @@
 #include "names.h"
 #include "reduction.h"
 
-/* Handles that were given up, the oldest first. One is used again only when so many others have been given up since: a
+/* Handles that were given up, the oldest first. One is used again only when this number of others have been given up since: a
  * program that uses it too long is told, and does not meet another communicator. */
 #define SPARES_KEPT 4096
 

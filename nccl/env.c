@@ -19,7 +19,7 @@
 #define SOCKETS_MAX 16
 #define MULTIPROCESSORS_MAX 1024
 #define SOCKET_THREADS_MAX 8
-#define HANDED_ON "PICKLE_NCCL_SET" /* "NAME=VALUE\n...": what a process has set, for those that it starts, whose NCCL_* count anew */
+#define HANDED_ON "PICKLE_NCCL_SET" /* "NAME=VALUE\n...": what a process has set; those that it starts read NCCL_* again */
 
 extern char **environ;
 

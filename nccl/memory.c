@@ -44,7 +44,7 @@ PKN_TWIN(MemFree);
 
 /* ---- registrations ---- */
 
-/* Operations use the memory all the same. */
+/* Operations use the memory as any other. */
 static bool is_no_error(pk_result_t result)
 {
     return result == PK_ERR_UNSUPPORTED || result == PK_ERR_MEMORY || result == PK_ERR_SYSTEM;

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Cross-build for aarch64, without CUDA, PMIx and RDMA: symbols, vectors, and a short list of the conformance program under qemu-user. hwloc and OpenSSL of
 # that architecture come as Debian packages, unpacked into build/aarch64/root by an apt of its own: nothing is installed, no root is
-# needed. Exit 77 with a message where compiler, emulator or packages cannot be had.
+# needed. Exit 77 with a message where compiler, emulator or packages are not available.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . scripts/common.sh

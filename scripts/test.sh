@@ -171,7 +171,7 @@ check_examples() {
 
 # others CPU PRESET...: the tests of those of them that were built, on one processor: there ranks give way to the ranks that they wait for.
 others() {
-    local preset wrapper=() low=(nice -n 5) # deadlines are met all the same
+    local preset wrapper=() low=(nice -n 5) # deadlines are met anyway
     have taskset && wrapper=(taskset -c "$1")
     for preset in "${@:2}"; do
         [[ " ${built[*]} " == *" $preset "* ]] || continue

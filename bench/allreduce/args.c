@@ -17,7 +17,7 @@ static int usage(FILE *to)
           "  --num-jobs N         allreduces that are measured (10)\n"
           "  --num-warmup-jobs N  and before them (5)\n"
           "  --inplace 0|1        the sums replace the tensor, and so grow with each job (1)\n"
-          "  --sync-every N       wait after so many jobs, and measure them together (1)\n"
+          "  --sync-every N       wait after every N jobs, and measure them together (1)\n"
           "  --verify             compare every element with the right sum\n"
           "  --err PERCENT        of the right sum: what a float may differ (1)\n"
           "  --random             elements by chance, else small whole numbers\n"

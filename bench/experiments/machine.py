@@ -120,7 +120,7 @@ class Machine:
         return path
 
     def begin_table(self, limit):
-        """From now on, so many seconds."""
+        """The table has this number of seconds, from now on."""
         self.limit, self.table_began = limit, time.monotonic()
         self.cut = []
 
@@ -252,7 +252,7 @@ def end_all(processes):
 
 
 def show_last(log, shown=[0.0]):  # pylint: disable=dangerous-default-value
-    """What the first process said last, where somebody looks on: one line, written anew now and then."""
+    """What the first process said last, where somebody looks on: one line, rewritten occasionally."""
     if not sys.stderr.isatty() or time.monotonic() - shown[0] < SHOW_SECONDS:
         return
     shown[0] = time.monotonic()

@@ -104,7 +104,7 @@ def beside_on_gpus(machine, operation, name, title):
         if row["operation"] not in (operation, "-") or (row["operation"] == "-" and not row["reason"]):
             continue
         missing = [heading for key, heading in ON_GPUS if row[key] is None]
-        reason = row["reason"] or (", ".join(missing) + ": could not be had; an operation that needs multiprocessors waits for one" if missing else "")
+        reason = row["reason"] or (", ".join(missing) + ": not measured; an operation that needs multiprocessors waits for one" if missing else "")
         table.add(reason=reason, **{key: row[key] for key, _ in ON_GPUS})
     if why is not None or not table.rows:
         table.add(reason=why or "nothing was measured")
@@ -166,7 +166,7 @@ def tcp_sweep(machine, fabric):
     """bench/tcp-sweep measures, in an order of no meaning, so that a mood of the machine falls on all."""
     size = machine.pick("1M", "16M", "16M")
     where = {"loopback": "on the loopback interface", "veth": "of a network namespace each, by a pair of virtual cards"}[fabric]
-    table = Table("09-tcp-sweep-%s" % fabric, "9. TCP by sockets, chunk and window, two hosts %s, %s to and fro" % (where, size),
+    table = Table("09-tcp-sweep-%s" % fabric, "9. TCP by sockets, chunk and window, two hosts %s, %s there and back" % (where, size),
                   [("sockets", "sockets"), ("chunk", "chunk (bytes)"), ("window", "window (chunks)"), ("gbps", "GB/s")])
     wanted = {name: machine.pick(*values) for name, values in SETTINGS.items()}
     why = None
@@ -335,7 +335,7 @@ def patterns_on_cpus(machine):
 
 
 def patterns_on_gpus(machine):
-    """On 2, 4 and 8 GPUs, where there are so many."""
+    """On 2, 4 and 8 GPUs, where there are enough."""
     table = patterns_on(machine, "cuda", [ranks for ranks in (2, 4, 8) if machine.no_gpus(ranks) is None])
     for ranks in (2, 4):
         if machine.no_gpus(ranks) is not None:

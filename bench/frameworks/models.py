@@ -40,7 +40,7 @@ class Same(nn.Module):
 
 
 class Block(nn.Module):
-    """A layer of a transformer. `parts`: how many ranks share it; each has so many of the heads and of the hidden units. `enter`
+    """A layer of a transformer. `parts`: how many ranks share it; each has its part of the heads and of the hidden units. `enter`
     and `leave` stand around what is shared; `attend` computes attention."""
 
     def __init__(self, width, heads, causal=False, parts=1, enter=None, leave=None, attend=None):
@@ -112,7 +112,7 @@ def parameters(model):
 
 
 def transformer_flops(width, depth, tokens, sequence, words=0, causal=False, backward=True):
-    """Of so many tokens in sequences of this length: two for each weight and token forward, four backward; and attention."""
+    """Of a number of tokens in sequences of this length: two for each weight and token forward, four backward; and attention."""
     weights = 12 * width * width * depth + words * width
     attended = 4 * width * depth * sequence / (2 if causal else 1)
     return (3 if backward else 1) * tokens * (2 * weights + attended)

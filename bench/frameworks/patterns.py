@@ -24,7 +24,7 @@ SHAPES = {
 
 
 class Language(Case):
-    """The model, its batch and its optimizer: DDP as it stands here; with `tensor`, so many neighbours share each replica."""
+    """The model, its batch and its optimizer: DDP as it stands here; with `tensor`, that number of neighbours share each replica."""
     unit = "tokens"
 
     def __init__(self, rank, shape, tensor=1, wrap=True):

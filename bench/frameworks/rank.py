@@ -111,7 +111,7 @@ class Rank:
             work.wait()
 
     def build(self, study, arguments, times):
-        """The case, its time without communication, and a few steps, each of so many times."""
+        """The case, its time without communication, and a few steps, a number of times each."""
         self.drop()
         self.times = times
         torch.manual_seed(1)
@@ -159,7 +159,7 @@ class Rank:
         return (time.perf_counter() - began) / steps, given
 
     def turn(self, steps):
-        """One step that is not counted, for the ranks to meet, and so many that are."""
+        """One step that is not counted, for the ranks to meet, and then those that are."""
         first = self.case.step()
         seconds, given = self.interval(self.case.step, steps)
         values = [float(value) for value in [first] + given if value is not None]

@@ -98,7 +98,7 @@ static void make_many(const char *what, CUstream waiting, const std::function<CU
         }
         if (now_ms() - since > stands_ms) {
             printf(" %d", last + 1);
-            words[0] = 1; /* let it go, and wait anew */
+            words[0] = 1; /* let it go, and wait again */
             while (made == last)
                 usleep(100);
             check(cuStreamSynchronize(waiting), "cuStreamSynchronize");

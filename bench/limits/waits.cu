@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What kernels that wait take from others on the same GPU, with no library: one process, one GPU.
- * First, beside waits of so many CTAs, a kernel as products of matrices are: a CTA for every multiprocessor, which wants nearly all of its
+ * First, beside waits of CTAs, a kernel as products of matrices are: a CTA for every multiprocessor, which wants nearly all of its
  * shared memory and registers, in clusters or not. "late": CTAs that began when others had ended. Then, how many waiting kernels leave room for others.
  * nvcc -O3 -std=c++17 -arch=sm_90 waits.cu -o waits && ./waits
  */

@@ -68,7 +68,7 @@ bool beside_all(struct beside_run *run, bool value);
 double beside_median(double *samples, unsigned n);
 double beside_now_us(void);
 
-/* ---- watch.c: what is under way, told by rank 0 on standard error: on a terminal in one line that is written anew, else in a line a phase.
+/* ---- watch.c: what is under way, told by rank 0 on standard error: on a terminal in one line that is rewritten, else in a line a phase.
  * A step that takes longer than --limit, whatever it waits for, ends the process with its rank, its name and the seconds. ---- */
 void beside_watch_open(struct beside_run *run);
 void beside_phase(const char *format, ...) __attribute__((format(printf, 1, 2)));

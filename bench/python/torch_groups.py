@@ -5,7 +5,7 @@ what of a data-parallel step is communication: a step less one whose communicati
 ratio of the medians.
 
 usage: torch_groups.py [--busy N] [RANKS [TURNS]]      PYTHONPATH names the folder of libpickle's package
-       --busy: so many processes beside it want a processor all the time, as on a crowded machine"""
+       --busy: this number of processes beside it want a processor all the time, as on a crowded machine"""
 import argparse
 import datetime
 import os

@@ -56,7 +56,7 @@ struct compute {
     void (*free)(void *state, void *memory);
     /* Begin output = attention(queries, parts), parts being [ranks] parts in rank order. Returns at once. */
     void (*begin)(void *state, const void *queries, const void *parts, void *output);
-    /* Wait for it. `poke(arg)` is called now and then on the caller's thread, for libraries that progress only in calls; may be NULL. */
+    /* Wait for it. `poke(arg)` is called occasionally on the caller's thread, for libraries that progress only in calls; may be NULL. */
     void (*end)(void *state, void (*poke)(void *), void *arg);
     /* What is begun from now on, attention or communication, waits for all that was begun before, and the caller does not. NULL: there are no
      * streams for that, and the caller waits. */

@@ -201,7 +201,7 @@ PK_API pk_result_t pk_comm_abort(pk_comm_t *comm);
  * with nothing unfinished is no error until an operation needs that rank. A rank leaves so by pk_comm_destroy, by pk_comm_abort as
  * described there, or by the end of its process (exit, or return from main; not _exit or a signal). An operation that needs it
  * returns PK_ERR_PEER (PK_ERR_ABORTED after pk_comm_abort) and names it. The call also reconnects hosts: a connection that broke
- * behind the last message is made again. A rank that makes no other call for long may call this function now and then.
+ * behind the last message is made again. A rank that makes no other call for long may call this function occasionally.
  *
  * @param comm  the communicator
  * @return PK_OK; PK_IN_PROGRESS (a nonblocking init is not done yet); PK_ERR_ARG (null); PK_ERR_UNSUPPORTED (in a child of fork, the

@@ -49,9 +49,9 @@ typedef struct pk_stream {
  * `stream` is any of the three kinds, and is evaluated twice. The time begins with the call, also where the operation waits for
  * others in its stream; in a group, with pk_group_end. When it is over the operation ends as at the communicator's deadline:
  * PK_ERR_TIMEOUT, which names who is missing, if anybody is, and the communicator has failed. 0 milliseconds: the communicator's
- * deadline; that one alone, timeout_ms, counts while a call stands in the GPU's driver. Of two deadlines the outer one holds. A
- * captured operation cannot have one (PK_ERR_UNSUPPORTED). Each operation has its own: calls that take a host stream alone
- * (pk_stream_synchronize and its kin) refuse such a stream. Since 0.3.
+ * deadline; that one alone, timeout_ms, counts while a call is inside the GPU's driver. Of two deadlines the outer one holds. A
+ * captured operation cannot have one (PK_ERR_UNSUPPORTED). Each operation has its own: calls that take a host stream and
+ * nothing else, such as pk_stream_synchronize, refuse such a stream. Since 0.3.
  */
 #define PK_WITHIN(stream, milliseconds) \
     PK_STREAM_VALUE(((stream).kind & (((uintptr_t)1 << PK_STREAM_KIND_BITS) - 1)) | (uintptr_t)(milliseconds) << PK_STREAM_KIND_BITS, \

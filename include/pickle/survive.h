@@ -26,7 +26,7 @@
  * (captured collectives and their replays are not counted; an allreduce by an aggregator takes four numbers). The error record
  * of a failed collective has its number in op_number.
  *
- * The algorithm is agreement up and down a tree of the ranks that are not known to be dead, in four passes, begun anew when
+ * The algorithm is agreement up and down a tree of the ranks that are not known to be dead, in four passes, started again when
  * another death is noticed: a rank sends at most six messages when nobody dies meanwhile. It follows "Practical scalable
  * consensus for pseudo-synchronous distributed systems" (Herault, Bouteiller, Bosilca, Gamell, Teranishi, Parashar, Dongarra;
  * SC15).
@@ -76,7 +76,7 @@ PK_API pk_result_t pk_comm_agree(pk_comm_t *comm, uint64_t value, uint64_t *all,
 
 /** Values of pk_comm_shrink's flags. */
 enum {
-    PK_SHRINK_DEFAULT = 0, /**< the living ranks are numbered anew, in the order of their numbers in the old communicator */
+    PK_SHRINK_DEFAULT = 0, /**< the living ranks are renumbered, in the order of their numbers in the old communicator */
     PK_SHRINK_REVOKE = 1,  /**< pk_comm_revoke first: operations that are under way end with PK_ERR_REVOKED */
     PK_SHRINK_KEEP_RANKS = 2, /**< size and numbers stay; the numbers of the dead are holes. Since 0.3 */
     PK_SHRINK_REPLACE = 4  /**< the ranks with the highest numbers take those of the dead, all others keep theirs. Since 0.3 */
@@ -84,7 +84,7 @@ enum {
 
 /**
  * Make a communicator of the ranks that live, out of one that has failed or not. They agree first on who that is, and if one of
- * them dies while the new communicator is made, they begin anew without it. No list of dead ranks is needed.
+ * them dies while the new communicator is made, they start again without it. No list of dead ranks is needed.
  *
  * Holes: with PK_SHRINK_KEEP_RANKS the new communicator has the size of the old one, and each rank its number. A dead rank's
  * number belongs to nobody. Sends and receives work among the living. One with a hole, and every collective, returns
@@ -92,8 +92,8 @@ enum {
  * holes; it and pk_comm_grow count as a send to and a receive from each living rank, and as no collective), pk_comm_agree counts holes among the dead, pk_comm_grow fills them, and pk_comm_shrink without the flag closes them.
  *
  * Spares: a rank that only waits in a communicator takes the place of one that dies. Let the working ranks split off the
- * communicator that they work in, and the ranks with the highest numbers be the spares, which call pk_comm_async_error now and
- * then. After a death all ranks revoke and shrink the large communicator with PK_SHRINK_REPLACE, and split again: of 10 ranks,
+ * communicator that they work in, and the ranks with the highest numbers be the spares, which call pk_comm_async_error
+ * occasionally. After a death all ranks revoke and shrink the large communicator with PK_SHRINK_REPLACE, and split again: of 10 ranks,
  * of which 8 work, rank 9 becomes rank 3 when rank 3 has died, and the others stay what they were. docs/guide.md shows it.
  * Without spares the highest numbers are those of working ranks: the communicator has no holes, and one number less.
  *

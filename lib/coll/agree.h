@@ -6,7 +6,7 @@
  * A view is a set of ranks that count as dead, and the tree of all others. In a view values are collected up the tree (UP).
  * The value of all goes down from the root (VALUE), word that all below hold it goes up (HELD), and leave to return goes down
  * (RETURN).
- * - Who learns of a death while it collects begins anew in the view with that rank, and tells its neighbours in the new tree
+ * - Who learns of a death while it collects starts again in the view with that rank, and tells its neighbours in the new tree
  *   (VIEW).
  * - Who learns of a death while it holds the value sends it to all (FLOOD) and returns. So does who receives a FLOOD.
  * - Messages of ranks that count as dead are not taken. Of another view only FLOOD is taken, and the news of deaths.

@@ -5,7 +5,7 @@
 #define ROUNDS_MAX 16
 
 /* The ranks of this host have come when all these receives have ended; `but`: whoever is told this knows of itself. */
-static void after_arrivals(struct pki_plan *plan, const struct pki_site *s, uint32_t first, int but)
+static void after_receives(struct pki_plan *plan, const struct pki_site *s, uint32_t first, int but)
 {
     for (int place = 1; place < s->ranks; place++)
         if (place != but)
@@ -19,7 +19,7 @@ static int ask_hosts(struct pki_plan *plan, const struct pki_site *s, uint32_t a
 
     for (int distance = 1; distance < s->hosts; distance *= 2) {
         pki_plan_send(plan, pki_site_rank(s, pki_after(s->host, distance, s->hosts), 0), pki_in(0));
-        after_arrivals(plan, s, arrived, 0);
+        after_receives(plan, s, arrived, 0);
         for (int i = 0; i < round; i++)
             if ((1 << i) + distance < s->hosts)
                 pki_plan_after(plan, heard[i]);
@@ -51,7 +51,7 @@ static void build(struct pki_plan *plan, int rank, int size, bool in_place)
     rounds = ask_hosts(plan, &s, arrived, heard);
     for (int place = 1; place < s.ranks; place++) {
         pki_plan_send(plan, pki_site_rank(&s, s.host, place), pki_in(0));
-        after_arrivals(plan, &s, arrived, place);
+        after_receives(plan, &s, arrived, place);
         for (int i = 0; i < rounds; i++)
             pki_plan_after(plan, heard[i]);
     }

@@ -6,7 +6,7 @@
 
 #include "coll/plan.h"
 
-/* A part is summed up in so many pieces: more hide the sums better, and make more and shorter copies. Measured:
+/* The number of pieces in which a part is summed up: more hide the sums better, and make more and shorter copies. Measured:
  * docs/design/0005. */
 static inline uint32_t pki_staggered_pieces(int size)
 {

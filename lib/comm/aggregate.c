@@ -32,7 +32,7 @@ static pk_result_t describe(struct pk_comm *comm, struct pki_switchml_join *join
     };
     if (join->where == NULL)
         return pki_fail(PK_ERR_ARG, NULL,
-                        "PK_ALGORITHM says switchml: PK_SWITCHML has to say where the aggregator is, host:port or a file");
+                        "PK_ALGORITHM names switchml, so PK_SWITCHML has to name the aggregator: host:port or a file");
     memset(&secret, 0, sizeof secret);
     result = pki_secret_find(&secret, &guard);
     if (result == PK_OK)
@@ -96,10 +96,10 @@ pk_result_t pki_aggregate_choose(const struct pk_comm *comm, pk_dtype_t dtype, p
     if (comm->settings.switchml_fallback == 0)
         return pki_fail(
             PK_ERR_UNSUPPORTED, NULL,
-            "PK_ALGORITHM says switchml, and an aggregator makes sums of f32 and int32 alone, not reduction %llu of %s: "
-            "PK_SWITCHML_FALLBACK=1 lets the others go without it",
+            "PK_ALGORITHM names switchml, but an aggregator makes only sums of f32 and int32, not reduction %llu of %s: "
+            "PK_SWITCHML_FALLBACK=1 lets other operations go without it",
             (unsigned long long)op, pk_dtype_name(dtype));
     choice->reason = sums ? "PK_SWITCHML_FALLBACK: not all ranks have joined the aggregator"
-                          : "PK_SWITCHML_FALLBACK: an aggregator sums f32 and int32 alone";
+                          : "PK_SWITCHML_FALLBACK: an aggregator sums only f32 and int32";
     return PK_OK;
 }

@@ -62,8 +62,8 @@ static pk_result_t force(struct pki_chooser *chooser, const char *word, size_t l
         return PK_OK;
     }
     if (way < 0 || (equal != NULL && (coll < 0 || chooser->all[coll][way] == NULL)))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: '%.*s' is not direct, flat, ring, doubling, halving, tree, staggered, hier, "
-                        "leader, detour, fused, switchml, or operation=one of these that the operation has", (int)len, word);
+        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: unknown algorithm '%.*s': use direct, flat, ring, doubling, halving, tree, "
+                        "staggered, hier, leader, detour, fused, switchml, or OPERATION=ALGORITHM if the operation has it", (int)len, word);
     for (int c = 0; c < PKI_COLL_END; c++)
         if ((coll < 0 || c == coll) && chooser->all[c][way] != NULL)
             chooser->forced[c] = chooser->all[c][way];

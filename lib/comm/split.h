@@ -28,7 +28,7 @@ pk_result_t pki_split_new(struct pk_comm *parent, enum pki_split_kind kind, stru
 /* Tell the others, and begin to hear them. */
 pk_result_t pki_split_start(struct pki_split *split);
 
-/* grow.c: size, this rank, and the id, when all have told; which is for so many ranks that join. */
+/* grow.c: size, this rank, the id, and the number of ranks that join it, when all have told. */
 pk_result_t pki_grow_place(const struct pki_split *split, struct pk_comm *comm);
 
 #endif

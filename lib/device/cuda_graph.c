@@ -94,7 +94,7 @@ pk_result_t pki_cuda_replay_lock(const struct pki_queue *queue, void *turn, void
     else if (!depends_on(cuda, stream_of(queue), node))
         code = cuda->cu->stream_update_dependencies(stream_of(queue), &node, 1, CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
     pki_cuda_leave(cuda->context);
-    return code == CUDA_SUCCESS ? PK_OK : pki_cuda_fail(code, "the order of graphs, at the begin of an operation");
+    return code == CUDA_SUCCESS ? PK_OK : pki_cuda_fail(code, "the order of graphs, at the start of an operation");
 }
 
 /* The event's node is all that the stream's next one depends on. */

@@ -121,7 +121,7 @@ static bool is_idle(const struct pki_cuda_context *context, const struct pki_cud
     return context->cu->stream_query(s->handle) != CUDA_ERROR_NOT_READY;
 }
 
-/* One with nothing in it, if more than so many are there, or NULL. With the context current. */
+/* One with nothing in it, if more than `more_than` are there, or NULL. With the context current. */
 static struct pki_cuda_stream *take_spare(struct pki_cuda_context *context, int more_than)
 {
     struct pki_cuda_stream *found = NULL;

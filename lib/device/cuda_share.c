@@ -217,7 +217,7 @@ static struct ipc_mapping *mapping_find(const struct pki_cuda_context *context, 
     return NULL;
 }
 
-/* The owner has allocated anew where this process still maps what it has freed, all or a part of it: the driver takes the two
+/* The owner has allocated again where this process still maps what it has freed, all or a part of it: the driver takes the two
  * for one and refuses. What overlaps memory that lives has been freed. */
 static bool find_in_the_way(const struct pki_cuda_context *context, const struct pki_export *in)
 {

@@ -186,7 +186,7 @@ struct pki_device_ops {
 
     /* For devices of others, such as a NIC, that read and write this device's memory themselves. dmabuf: a descriptor, the caller's, of the
      * pages that an allocation touches. PK_ERR_UNSUPPORTED and no log line: there is none. settle: what they have written,
-     * as far as the CPU has been told, is there for work that is queued from now on. PK_ERR_UNSUPPORTED: that cannot be had. */
+     * as far as the CPU has been told, is there for work that is queued from now on. PK_ERR_UNSUPPORTED: that is not possible. */
     pk_result_t (*dmabuf)(struct pki_device *device, const struct pki_mem *mem, int *fd);
     pk_result_t (*settle)(struct pki_device *device);
 

@@ -75,7 +75,7 @@ static bool orders_idle(const struct pki_queue *queue)
     return lane_of(queue)->told == ended_in(queue);
 }
 
-/* Of so many bytes in all; whole vectors. */
+/* Of an order of `bytes` in all; whole vectors. */
 static uint64_t unit_bytes(uint64_t bytes)
 {
     uint64_t unit = bytes / pki_tuning.gpu.serve_units / 256 * 256;

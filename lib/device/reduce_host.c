@@ -206,7 +206,7 @@ static pk_result_t check_and_reduce(void *dst, const void *const *srcs, int n, s
     uint32_t divisor = pki_op_divisor(op);
 
     if (pki_dtype_bytes(dtype) == 0)
-        return pki_fail(PK_ERR_ARG, NULL, "reduce: %d is no element type", (int)dtype);
+        return pki_fail(PK_ERR_ARG, NULL, "reduce: unknown element type %d", (int)dtype);
     if (n < 2 || n > PKI_REDUCE_SOURCES)
         return pki_fail(PK_ERR_INTERNAL, NULL, "reduce: %d operands, 2 to %d are possible", n, PKI_REDUCE_SOURCES);
     /* An average is a sum whose last step divides by the number of ranks; nobody here knows which step is the last. */

@@ -84,7 +84,7 @@ struct pki_wait_args {
  *   recv: until both flags of a pair are `flag`, takes its data.
  * At the end *done = flag: the source may be reused (send), the data is in place for what follows in the stream (recv).
  * A cell keeps the flag of the last message that was long enough to reach it, so a flag must not come back to a slot while any
- * cell may hold it: count up, and skip 0. A receiver looks at abort_flag now and then, its warps by turns, and
+ * cell may hold it: count up, and skip 0. A receiver looks at abort_flag occasionally, its warps by turns, and
  * returns, without writing *done, when it is not 0.
  */
 
@@ -279,8 +279,8 @@ struct pki_serve_args {
  * Rings carry a block from each rank to each other one, in chunks. There are n = PKI_PUSH_RINGS for each CTA of the grid, numbered through. A
  * ring has the area divided by n, rounded down to whole KiB. Chunks have as many bytes as make one round of all rings suffice, in
  * multiples of PKI_FUSED_GRAIN, but at most half of a ring and PKI_FUSED_CHUNK: chunk c goes through ring c % n as its turn t = c / n,
- * by slot t % (ring / chunk). A mark is a 64-bit word, count << 32 | epoch, which the other side writes: in the reader's half so many
- * chunks are there, in the writer's half (which is where that rank writes) so many have been taken; the latter only where the writer needs it.
+ * by slot t % (ring / chunk). A mark is a 64-bit word, count << 32 | epoch, which the other side writes: in the reader's half how many
+ * chunks are there, in the writer's half (where that rank writes) how many have been taken, which is kept only where the writer needs it.
  *   marks of ring r: 2 r there, 2 r + 1 taken
  *
  * pki_turn: ends when state->ended has reached `ended_before`, or abort_flag is not 0, and says nothing. What follows it in its stream holds no
@@ -314,7 +314,7 @@ struct pki_serve_args {
  *   go on with PKI_FUSED_EPOCHS_BEGIN behind the last number. In each, one further pair of each half that the operation does not
  *   use is emptied, so that none keeps a flag for 2^32 epochs.
  *
- * When it has ended, CTA c sets words->done[c] to the last of its epochs and adds 1 to state->ended. While it waits it looks now and then at
+ * When it has ended, CTA c sets words->done[c] to the last of its epochs and adds 1 to state->ended. While it waits it looks occasionally at
  * abort_flag, and leaves when it is not 0, saying nothing; and at words->fall: when the operation's entry is the epoch, it is done
  * in another way. Then CTA 0 sets words->came to the epoch, and all end, as above, when words->release is it, and set state->unproven to
  * the last of their epochs before they add to state->ended. CTA 0 says meanwhile in words->missing[p] = epoch that it waits for rank p's

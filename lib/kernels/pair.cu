@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives of two ranks in cells: what pki_exchange does, and what pki_fold does of sums in the common types, for one other
- * rank. Code is fetched anew with every launch: these kernels have little of it.
+ * rank. Code is fetched again with every launch: these kernels have little of it.
  */
 #include "kernels/element.cuh"
 #include "kernels/replay.cuh"

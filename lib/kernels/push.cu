@@ -15,7 +15,7 @@ __device__ __forceinline__ span block_of(uint64_t base, uint64_t stride, uint32_
     return { base + rank * stride, bytes };
 }
 
-/* `pushed`: so many chunks of IN have been read, for a receiver that may overwrite them. */
+/* `pushed`: the number of chunks of IN that have been read, for a receiver that may overwrite them. */
 __device__ __forceinline__ uint32_t push_out(const rings &s, volatile uint32_t *pushed)
 {
     const pki_fused_args &args = s.args;

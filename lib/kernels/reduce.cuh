@@ -9,7 +9,7 @@
 namespace
 {
 
-/* Few CTAs are as fast as the bytes that they have on the way: so many blocks are asked for before the first is used. */
+/* Few CTAs are as fast as the bytes that they have on the way: this number of blocks is asked for before the first is used. */
 
 template <typename E> __device__ __forceinline__ vec<E> pick(const vec<E> in[PKI_REDUCE_SOURCES_IN_FLIGHT], uint32_t k)
 {

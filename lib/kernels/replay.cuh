@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fused kernels in graphs: the same code, behind arguments that each replay makes anew, for nobody launches it who could count. A
+ * Fused kernels in graphs: the same code, behind arguments that each replay sets again, for nobody launches it who could count. A
  * copy of them lies in shared memory, so that the kernels that are launched one by one stay as they are. Rules: kernels.h.
  */
 #ifndef PKI_REPLAY_CUH

@@ -58,7 +58,7 @@ int pki_datagrams_receive(struct pki_datagrams *d,
 /* What the socket has told is no end of it: a host or port at which nobody is now, a network or memory that is not there now. */
 bool pki_datagrams_is_passing(int error);
 
-/* What a packet of so many values takes of the receive buffer while it waits. */
+/* What a packet of `elements` values takes of the receive buffer while it waits. */
 size_t pki_datagrams_memory(uint32_t elements);
 
 /* Keep a packet of `bytes` for flush: where the caller is to write it, before the next call here. `to`: NULL where the socket

@@ -136,7 +136,7 @@ static int take_passing(struct pki_switchml *s)
 /* Such errors for as long as a silent host takes to be gone, and no packet since the first: none comes through. */
 static bool stays(struct pki_switchml *s, uint64_t now)
 {
-    if (s->failing_since == 0 || pki_switchml_silence(s, now) < now - s->failing_since)
+    if (s->failing_since == 0 || pki_switchml_idle_ns(s, now) < now - s->failing_since)
         s->failing_since = now;
     return now - s->failing_since >= pki_tuning.switchml.gone_ns;
 }
@@ -177,8 +177,8 @@ pk_result_t pki_switchml_poll(struct pki_switchml *s, bool *moved, bool *done)
     *moved = n > 0 || resting != rested;
     if (disagree(s))
         return pki_fail(PK_ERR_MISMATCH, NULL,
-                        "%s: another rank sends packets of another operation: another one in the order of calls, or another "
-                        "count, type or reduction",
+                        "%s: another rank sends packets of another operation: the order of its calls, or a count, type or "
+                        "reduction, differs",
                         s->name);
     s->busy = resting < s->nslices - 1 || !all_done(s);
     *done = !s->busy;
@@ -302,7 +302,7 @@ void pki_switchml_leave(struct pki_switchml *s)
     s->connection = -1;
 }
 
-uint64_t pki_switchml_silence(const struct pki_switchml *s, uint64_t now)
+uint64_t pki_switchml_idle_ns(const struct pki_switchml *s, uint64_t now)
 {
     uint64_t last = 0;
 

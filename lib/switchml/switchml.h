@@ -61,7 +61,7 @@ void pki_switchml_owners(const struct pki_switchml *s, int rank, int32_t *owners
 void pki_switchml_contribute(const struct pki_switchml *s, int rank, const int32_t *owners);
 
 /* How long no packet has come, in ns. */
-uint64_t pki_switchml_silence(const struct pki_switchml *s, uint64_t now);
+uint64_t pki_switchml_idle_ns(const struct pki_switchml *s, uint64_t now);
 /* What to sleep at, beside a timer of a millisecond; negative: this rank has left. */
 int pki_switchml_fd(const struct pki_switchml *s);
 /* "aggregator 10.0.0.1:48864", and which error of its packets has passed last. */

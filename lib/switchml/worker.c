@@ -183,7 +183,7 @@ bool pki_switchml_worker_reply(struct pki_switchml_worker *w, const struct pki_s
     return true;
 }
 
-/* So many had to be sent again that the aggregator, or another worker, is busy rather than a packet lost. */
+/* The number of resends shows that the aggregator, or another worker, is busy rather than a packet lost. */
 static void count_resend(struct pki_switchml_worker *w)
 {
     w->in_a_row = 0;

@@ -20,8 +20,8 @@
 struct pki_switchml_timing {
     uint64_t timeout_ns; /* a packet without a reply is sent again after so long at most; */
     uint64_t least_ns;   /* and not before, however short round trips are; */
-    uint32_t threshold;  /* after so many that were sent again, after twice as long; */
-    uint32_t increment;  /* and each time it takes so many more until the next doubling: 100, then 200 more, then 300 more */
+    uint32_t threshold;  /* after this number of resends the timeout doubles; */
+    uint32_t increment;  /* and each time it takes this many more until the next doubling: 100, then 200 more, then 300 more */
 };
 
 #define PKI_SWITCHML_TIMEOUT_MAX_NS 1000000000ull /* who was late for long is heard of within a second */
@@ -31,7 +31,7 @@ struct pki_switchml_flight { /* a packet on its way; one a slot */
     uint32_t id;             /* NONE: there is none */
     uint32_t waits;          /* the packet that goes when this one has been answered, or NONE */
     uint32_t before, behind; /* slots whose packets were sent before and after it */
-    uint32_t turn;           /* the how manieth packet it was, sent last */
+    uint32_t turn;           /* its place in the order of sending, when it was sent last */
     bool again;              /* sent more than once: one cannot tell which of them a reply answers */
     uint64_t sent_ns;
 };
@@ -57,7 +57,7 @@ struct pki_switchml_worker {
     uint32_t answered;                   /* and the last of them that is known to have been answered */
     uint32_t resends;                    /* that a timer has sent, since the job began; */
     uint32_t threshold;                  /* as it has grown; */
-    uint32_t doubled_at;                 /* at so many the timeout doubles next; */
+    uint32_t doubled_at;                 /* at this count of resends the timeout doubles next; */
     uint32_t doublings;                  /* as often as it has, */
     uint32_t in_a_row;                   /* and replies since the last one */
     uint32_t oldest, newest;             /* slots: by when their packets were sent last; NONE: no packet is on its way */

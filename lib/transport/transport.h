@@ -98,7 +98,7 @@ struct pki_note {
 struct pki_notes {
     struct pki_note out; /* filled by progress where it is empty, emptied by the engine when it has gone */
     struct pki_note in;  /* filled by the engine, the next one when progress has emptied it */
-    bool due;            /* set by the engine now and then: it is time to look whether something is to be said */
+    bool due;            /* set by the engine occasionally: it is time to look whether something is to be said */
     bool carried;        /* set by the engine: there is an endpoint that carries them */
     bool carrier_left;   /* set by the engine: the other end of that one has closed in good order */
 };
@@ -155,7 +155,7 @@ struct pki_caps {
 struct pki_iface {
     const struct pki_transport *transport;
     struct pki_caps caps;
-    /* set by the engine: a control channel or a way is of this transport; else it is only looked after now and then */
+    /* set by the engine: a control channel or a way is of this transport; else it is only looked after occasionally */
     bool carries;
     /* struct pki_event by `node`, the oldest first: what put, peek and progress have seen. The engine pops them */
     struct pki_list events;
@@ -188,7 +188,7 @@ struct pki_farewell {
 enum pki_ep_state {
     PKI_EP_UP,         /* it works, or ep_connect has not been called */
     PKI_EP_CONNECTING, /* set by ep_connect: the connection is being made, in progress; messages may be sent already */
-    PKI_EP_RECOVERING, /* what carries its messages is being made anew, and both ends exchange notes */
+    PKI_EP_RECOVERING, /* what carries its messages is being made again, and both ends exchange notes */
     PKI_EP_LEFT,       /* the other end has closed in good order; no more comes, nor any word of what was put */
     PKI_EP_DEAD        /* pki_ep_fail has said why, and every put in flight has ended with PK_ERR_PEER; or it is closed */
 };
@@ -210,12 +210,12 @@ struct pki_ep {
     bool can_put; /* set by ep_connect: put works to this peer; no longer once a put or get has returned PK_ERR_UNSUPPORTED */
     struct pki_farewell farewell;
     /* set by ep_init: the transport's; NULL: it has none to exchange. Where they are carried, the endpoint is recovered though
-     * no operation waits: the service thread calls progress now and then, and carries them */
+     * no operation waits: the service thread calls progress occasionally, and carries them */
     struct pki_notes *notes;
     /* set by ep_connect, alike at both ends: longest step of a collective without GPUs that goes whole in one message; 0: the
      * engine's choice */
     size_t eager_coll;
-    /* Set by the engine: payload bytes of the message that is waited for, and nothing else, a guess. Peek may have them fetched,
+    /* Set by the engine: payload bytes of the message that is waited for, and nothing else, a hint. Peek may have them fetched,
      * and may forget it. */
     uint32_t expected;
     bool can_get; /* set by ep_connect: get works from any memory of this peer, by its address there; ends with can_put */
@@ -238,7 +238,7 @@ enum pki_event_kind {
     PKI_EVENT_PUT,       /* A put has ended, with put->result: struct pki_put, which is the engine's again. */
     /* More of a posted receive has come: struct pki_recv, which is the engine's again if `have` is all of it. */
     PKI_EVENT_RECEIVED,
-    PKI_EVENT_UNEXPECTED /* Bytes of an eager put have come that no posted receive takes: struct pki_arrival, the transport's. */
+    PKI_EVENT_UNEXPECTED /* Bytes of an eager put that no posted receive takes: struct pki_unexpected_put, the transport's. */
 };
 
 struct pki_event {
@@ -274,7 +274,7 @@ struct pki_recv {
     struct pki_ep *ep;
     char *addr;
     size_t bytes;
-    size_t have;   /* so many have come, from the first on */
+    size_t have;   /* bytes that have come, from the first on */
     uint8_t flags; /* these four name the transfer, as in struct pki_msg */
     uint16_t index;
     uint32_t sig;
@@ -285,7 +285,7 @@ struct pki_recv {
 };
 
 /* An eager put of the peer that nobody waits for yet. */
-struct pki_arrival {
+struct pki_unexpected_put {
     struct pki_event event;
     struct pki_ep *ep;
     struct pki_msg about; /* flags, index, sig and op name the transfer; `bytes` is its length */

@@ -42,7 +42,7 @@ VALUE(wait, int, inline_polls, 64)
 /* The same where the core is then given to another rank: a peer that runs on another core answers sooner than the kernel.
  * Chosen. */
 VALUE(wait, int, inline_polls_crowded, 8)
-/* After so many such rounds an ordinary operation is no slower, and looks after everything else as well. Chosen. */
+/* After this number of such rounds an ordinary operation is no slower, and looks after everything else as well. Chosen. */
 VALUE(wait, int, inline_turns, 64)
 /* Messages that are taken from one peer in a round, so that none starves the others. Chosen. */
 VALUE(wait, int, messages_a_poll, 64)
@@ -52,7 +52,7 @@ VALUE(wait, uint64_t, sleep_ns, 10000000)
 VALUE(wait, uint64_t, nap_ns, 100000)
 /* And the longest. Chosen. */
 VALUE(wait, uint64_t, nap_most_ns, 1000000)
-/* So many naps are alike before they get longer. Chosen. */
+/* This number of naps is alike before they get longer. Chosen. */
 FIXED(wait, naps_alike, PKI_NAPS_ALIKE, 64)
 /* A sleeper's last look, with its wake words set: thousands of cycles, for which no message stays in a store buffer. Chosen
  * (engine/progress/sleep.c). */
@@ -84,7 +84,7 @@ VALUE(wait, uint64_t, graphs_ns, 10000000)
 /* Between two looks of the watchdog, and how long the lock is held before it tells the others. Chosen. */
 VALUE(wait, uint64_t, watchdog_ns, 10000000)
 VALUE(wait, uint64_t, held_ns, 100000000)
-/* A service thread is in the driver for so long: another one takes over. So many there are at most. Chosen. */
+/* A service thread is in the driver for so long: another one takes over. The most there are. Chosen. */
 VALUE(wait, uint64_t, stuck_ns, 50000000)
 FIXED(wait, servers, PKI_SERVERS, 4)
 /* Looks without a pause and with a sched_yield of the service thread, then the pause between two. Chosen. */
@@ -279,7 +279,7 @@ FIXED(coll, reduce_sources, PKI_REDUCE_SOURCES, 16)
 /* Blocks that have come and wait to be summed up in a ring; partial sums on their way. Chosen: one comes while one is used. */
 FIXED(coll, ring_landings, PKI_RING_LANDINGS, 2)
 FIXED(coll, ring_partials, PKI_RING_PARTIALS, 2)
-/* Pieces of a block begin at multiples of so many elements, so that GPUs work on whole vectors. Chosen. */
+/* Pieces of a block begin at multiples of this number of elements, so that GPUs work on whole vectors. Chosen. */
 FIXED(coll, piece_grain, PKI_PIECE_GRAIN, 64)
 END(coll)
 
@@ -289,7 +289,7 @@ PART(pair)
 VALUE(pair, size_t, eager_bytes, 8192)
 /* The same between ranks of a host, where a grant costs as much as the longer copy (docs/design/0006). */
 VALUE(pair, size_t, eager_shm_bytes, 32 << 10)
-/* One copy by the kernel from so many bytes on, and EAGER in collectives up to there, where that copy is fast. Measured on a
+/* One copy by the kernel from this length on, and EAGER in collectives up to there, where that copy is fast. Measured on a
  * Sapphire Rapids (docs/design/0006); elsewhere p2p.coop_bytes. */
 VALUE(pair, size_t, coop_fast_bytes, 16 << 10)
 /* Granularity of dependencies between steps: on the host; on a GPU, for plans with reductions; and where the other GPU is
@@ -316,9 +316,9 @@ VALUE(fused, size_t, relay_bytes, 512 << 10)
 VALUE(fused, size_t, two_shot_bytes, 64 << 20)
 /* That, and where PK_ALGORITHM wants kernels whatever the length, or GPUs do not reach one another. Chosen. */
 VALUE(fused, size_t, always_bytes, (size_t)4 << 30)
-/* Where some GPUs do not reach one another blocks up to here go in cells, and longer ones through rings, so many bytes by a CTA
- * at least. Measured, 2 H200, allreduce: 1 MiB 79 us in cells, 99 in rings; 256 KiB 27.7 in cells; 128 MiB by 8, 16, 32 CTAs 7.4,
- * 4.6, 3.9 ms (NCCL 5.0), 256 KiB 65 by 16 and 101 by 32. */
+/* Where some GPUs do not reach one another blocks up to here go in cells, and longer ones through rings, with a least number of
+ * bytes for each CTA. Measured, 2 H200, allreduce: 1 MiB 79 us in cells, 99 in rings; 256 KiB 27.7 in cells; 128 MiB by 8, 16,
+ * 32 CTAs 7.4, 4.6, 3.9 ms (NCCL 5.0), 256 KiB 65 by 16 and 101 by 32. */
 VALUE(fused, size_t, host_cells_bytes, 1 << 20)
 VALUE(fused, size_t, host_bytes_a_cta, 128 << 10)
 /* CTAs of reduce_scatter from so much in all on: they fill the links. */

@@ -8,7 +8,7 @@ PART(gpu)
 FIXED(gpu, few_queues, PKI_FEW_QUEUES, 2)
 /* Low-latency messages: how long one waits for room in its ring; a copy engine costs about as much more. Chosen. */
 VALUE(gpu, uint32_t, ll_room_ns, 50000)
-/* CTAs of one at most, and a CTA for so many bytes: one round of its threads. Measured, H200 (docs/design/0009). */
+/* CTAs of one at most, and the bytes for each CTA: one round of its threads. Measured, H200 (docs/design/0009). */
 VALUE(gpu, uint32_t, ll_ctas, 16)
 FIXED(gpu, ll_bytes_a_cta, PKI_LL_BYTES_A_CTA, 4 << 10)
 /* A send in a stream looks for its grant so long at most, and at least. Chosen. */
@@ -37,21 +37,21 @@ FIXED(gpu, waiting_kernels, PKI_WAITING_KERNELS, 112)
 FIXED(gpu, bounce_bytes, PKI_BOUNCE_BYTES, 2 << 20)
 FIXED(gpu, bounce_buffers, PKI_BOUNCE_BUFFERS, 16)
 FIXED(gpu, bounce_pieces, PKI_BOUNCE_PIECES, 8)
-/* A short transfer is cut into so many parts, so that its copies and the wire overlap, but not into shorter ones than this:
+/* A short transfer is cut into this number of parts, so that its copies and the wire overlap, but not into parts below this:
  * each costs three messages and two copies. Measured, 2 H200 over loopback: 1 MiB in pieces of 256 KiB 131 us, of 1 MiB 90. */
 FIXED(gpu, bounce_parts, PKI_BOUNCE_PARTS, 8)
 VALUE(gpu, size_t, bounce_piece_min_bytes, 1 << 20)
-/* Fused collectives: of the kernels that may be quiet each so-manieth tells the CPU of its end. Chosen. */
+/* Fused collectives: of the kernels that may be quiet one in this number tells the CPU of its end. Chosen. */
 FIXED(gpu, fused_tell_every, PKI_FUSED_TELL_EVERY, 16)
 /* Multiprocessors that fused collectives leave to the program and to warps that wait. Chosen. */
 VALUE(gpu, int, spare_sms, 4)
 /* Scratch memory of captured collectives grows by so much. Chosen. */
 FIXED(gpu, scratch_step_bytes, PKI_SCRATCH_STEP, 2 << 20)
 /* CTAs of one reduction: 1.1 TB/s read and written on an H200, three times what its links bring. A reduction is
- * bound by memory: so many come near all of them. A CTA for so many bytes. */
+ * bound by memory: this number comes near all of them. Bytes for each CTA. */
 VALUE(gpu, uint32_t, reduce_ctas, 16)
 FIXED(gpu, reduce_bytes_a_cta, PKI_REDUCE_BYTES_A_CTA, 64 << 10)
-/* CTAs that unpack fragments: they keep the way to the host's memory full. A CTA for so many bytes. Chosen. */
+/* CTAs that unpack fragments: they keep the way to the host's memory full. Bytes for each CTA. Chosen. */
 VALUE(gpu, int, unpack_ctas, 16)
 FIXED(gpu, unpack_bytes_a_cta, PKI_UNPACK_BYTES_A_CTA, 32 << 10)
 /* Copies from or to the host of fewer bytes stand where kernels do. Measured, H200: 4 and 64 KiB do, 1 MiB does not. */
@@ -113,8 +113,8 @@ FIXED(gpu, unpack_words, PKI_UNPACK_WORDS, 4)
 FIXED(gpu, ll_polls, PKI_LL_POLLS, 64)
 FIXED(gpu, move_batches_a_look, PKI_MOVE_BATCHES_A_LOOK, 16)
 /* Kernels that do what the CPU orders while they wait: CTAs of one, the first of which asks the host; and of one that runs
- * beside its group; threads of a CTA; orders of a lane at a time; an order is cut into so many units, of between so few and so
- * many bytes; launches that may run at a time, or wait in streams; the first CTA works behind so many looks; pauses between
+ * beside its group; threads of a CTA; orders of a lane at a time; the number of units of an order, their least and most
+ * bytes; launches that may run at a time, or wait in streams; the looks after which the first CTA works; pauses between
  * two. Chosen. */
 VALUE(gpu, int, serve_ctas, 17)
 VALUE(gpu, int, serve_beside_ctas, 5)

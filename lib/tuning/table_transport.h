@@ -12,12 +12,12 @@ VALUE(shm, int, one_copy_fast, 2)
 VALUE(shm, uint64_t, fast_ns, 4800)
 /* 1: a rank changes its mind with every probe about how far the other's core is. */
 VALUE(shm, int, near_flips, 0)
-/* Beside every so many EAGER messages, and others, a line is timed. Chosen. */
+/* How many EAGER messages, and long ones, go by until one also times a line. Chosen. */
 FIXED(shm, probe_every, PKI_SHM_PROBE_EVERY, 128)
 FIXED(shm, probe_every_long, PKI_SHM_PROBE_EVERY_LONG, 16)
 /* To read a line which a far core wrote last, and the clock, takes longer. Chosen. */
 VALUE(shm, uint64_t, far_ns, 100)
-/* So many answers alike make it sure. Chosen. */
+/* This number of equal answers makes it sure. Chosen. */
 VALUE(shm, int, far_sure, 4)
 /* So much is written by streaming stores to a far core, to a near one, and where it is not known which. Measured, Zen 4
  * (util/copy.c). */
@@ -34,9 +34,9 @@ FIXED(shm, near_cache_bytes, PKI_SHM_NEAR_CACHE, 1 << 20)
 FIXED(shm, part_bytes, PKI_SHM_PART, 1280 << 10)
 FIXED(shm, part_from_bytes, PKI_SHM_PART_FROM, 2 << 20)
 FIXED(shm, part_below_bytes, PKI_SHM_PART_BELOW, 4 << 20)
-/* A payload of so many lines is fetched together with its cell, near and far. Of a longer one some would be fetched while
- * they are being written, and cores that share a cache lose more by that than they win. Chosen by measuring payloads to 8
- * KiB on a Zen 4. */
+/* A payload of at most this number of lines is fetched together with its cell, near and far. Of a longer one some would be
+ * fetched while they are being written, and cores that share a cache lose more by that than they win. Chosen by measuring
+ * payloads to 8 KiB on a Zen 4. */
 FIXED(shm, near_lines, PKI_SHM_NEAR_LINES, 4)
 FIXED(shm, far_lines, PKI_SHM_FAR_LINES, 8)
 /* An inbox: its cells, the data area (a power of two) and how little of it a writer may keep to, the longest payload. Chosen. */
@@ -52,7 +52,7 @@ FIXED(shm, big_slot_bytes, PKI_SHM_BIG_SLOT_BYTES, 8192)
 FIXED(shm, tell_share, PKI_SHM_TELL_SHARE, 4)
 /* Most that one call of the kernel copies, which cuts at 2 GiB: a signal or an abort waits so long. Chosen. */
 VALUE(shm, size_t, call_bytes, (size_t)1 << 30)
-/* What is measured for fast_ns: the best of so many copies of so many bytes. Chosen. */
+/* What is measured for fast_ns: the best of fast_tries copies of fast_bytes. Chosen. */
 FIXED(shm, fast_tries, PKI_SHM_FAST_TRIES, 16)
 FIXED(shm, fast_bytes, PKI_SHM_FAST_BYTES, 64 << 10)
 /* What a path over shm is taken to move, in GB/s. Measured once, Zen 4. */
@@ -64,8 +64,8 @@ PART(tcp)
 /* Connections for chunks to one peer; PK_SOCKETS. Measured over loopback and veth: eight gain nothing over four
  * (bench/results/0.2-net.md). */
 VALUE(tcp, int, sockets, 4)
-/* From so many CPUs a rank on 8 threads carry chunks, and 4; they spin for a while, and so do the rank's own. Measured on 16 CPUs
- * of a Xeon and on 2 x H200 (docs/design/0018). */
+/* From this number of CPUs a rank on 8 threads carry chunks, and 4; they spin for a while, and so do the rank's own.
+ * Measured on 16 CPUs of a Xeon and on 2 x H200 (docs/design/0018). */
 VALUE(tcp, int, cpus_for_8_threads, 16)
 VALUE(tcp, int, cpus_for_4_threads, 8)
 /* Chunks of one connection that may be unacknowledged; PK_WINDOW. As GPUDirect-TCPX; 4 are enough over loopback and veth. */
@@ -89,7 +89,7 @@ FIXED(tcp, retransmit_bytes, PKI_TCP_RETRANSMIT_BYTES, 1 << 20)
 /* Bytes that are worth a thread's attention. Chosen. */
 VALUE(tcp, size_t, offload_bytes, 64 << 10)
 /* Longer transfers pay for a thread by themselves. Measured, 16 CPUs of a Xeon: allreduce of 512 KiB 289 us with every chunk
- * lent, 181 so. */
+ * offloaded, 181 so. */
 VALUE(tcp, size_t, offload_whole_bytes, (size_t)512 << 10)
 /* A thread without a job spins so long: to wake one takes as long as to read 512 KiB (docs/design/0018). */
 VALUE(tcp, uint64_t, thread_awake_ns, 500000)
@@ -97,7 +97,7 @@ VALUE(tcp, uint64_t, thread_awake_ns, 500000)
 VALUE(tcp, uint64_t, thread_blocked_ns, 20000)
 /* Looks at its mailbox between two at the clock. Chosen. */
 VALUE(tcp, int, thread_polls, 64)
-/* With no more peers the control channel of each is read without asking epoll first, and for so many quiet rounds: epoll's
+/* With no more peers the control channel of each is read without asking epoll first, for this number of quiet rounds: epoll's
  * call back costs a sixth of a short message. Measured over loopback. */
 VALUE(tcp, int, direct_peers, 2)
 VALUE(tcp, unsigned, direct_rounds, 4096)
@@ -129,8 +129,8 @@ FIXED(tcp, threads_max, PKI_TCP_THREADS_MAX, 8)
 FIXED(tcp, unexpected, PKI_TCP_UNEXPECTED_MAX, 1024)
 /* Connections accepted in a round. Chosen. */
 VALUE(tcp, int, accepts, 64)
-/* The kernel is asked for events every so many rounds: where control channels are polled, after quiet_rounds without any, after
- * idle_rounds. It costs as much as a message through shared memory. Chosen. */
+/* The kernel is asked for events once in this number of rounds: where control channels are polled, after quiet_rounds
+ * without any, after idle_rounds. It costs as much as a message through shared memory. Chosen. */
 VALUE(tcp, unsigned, quiet_rounds, 1024)
 VALUE(tcp, unsigned, idle_rounds, 65536)
 FIXED(tcp, ask_polled, PKI_TCP_ASK_POLLED, 8)
@@ -183,7 +183,7 @@ FIXED(switchml, timeout_ns, PKI_SWITCHML_TIMEOUT_NS, 10000000)
 FIXED(switchml, timeout_least_ns, PKI_SWITCHML_TIMEOUT_LEAST_NS, 1000000)
 FIXED(switchml, threshold, PKI_SWITCHML_THRESHOLD, 100)
 FIXED(switchml, increment, PKI_SWITCHML_INCREMENT, 100)
-/* Replies to later packets by which one counts as lost: an eighth of those on their way, but at least and at most so many.
+/* Replies to later packets by which one counts as lost: an eighth of those on their way, between this minimum and maximum.
  * Chosen. */
 VALUE(switchml, uint32_t, overtaken_least, 3)
 VALUE(switchml, uint32_t, overtaken_most, 32)

@@ -15,7 +15,7 @@
 #define BILLION UINT64_C(1000000000)
 #define NOBODY (-1)
 
-struct deal {
+struct assignment {
     const struct pki_cpus *const *ranks;
     int n;
     int holder[PKI_CPUS_TOLD]; /* the rank that has a CPU, or NOBODY */
@@ -29,72 +29,72 @@ static bool may_use(const struct pki_cpus *cpus, int cpu)
 }
 
 /* Who shares has been asked before, in vain, and CPUs never become free. */
-static bool may_move(const struct deal *deal, int rank)
+static bool may_move(const struct assignment *assignment, int rank)
 {
-    return !deal->asked[rank] && !deal->shares[rank];
+    return !assignment->asked[rank] && !assignment->shares[rank];
 }
 
-static bool place(struct deal *deal, int rank)
+static bool place(struct assignment *assignment, int rank)
 {
-    const struct pki_cpus *cpus = deal->ranks[rank];
+    const struct pki_cpus *cpus = assignment->ranks[rank];
 
-    deal->asked[rank] = true;
+    assignment->asked[rank] = true;
     for (int cpu = 0; cpu < PKI_CPUS_TOLD; cpu++)
-        if (may_use(cpus, cpu) && deal->holder[cpu] == NOBODY) {
-            deal->holder[cpu] = rank;
+        if (may_use(cpus, cpu) && assignment->holder[cpu] == NOBODY) {
+            assignment->holder[cpu] = rank;
             return true;
         }
     for (int cpu = 0; cpu < PKI_CPUS_TOLD; cpu++)
-        if (may_use(cpus, cpu) && may_move(deal, deal->holder[cpu]) && place(deal, deal->holder[cpu])) {
-            deal->holder[cpu] = rank;
+        if (may_use(cpus, cpu) && may_move(assignment, assignment->holder[cpu]) && place(assignment, assignment->holder[cpu])) {
+            assignment->holder[cpu] = rank;
             return true;
         }
     return false;
 }
 
-static void deal_all(struct deal *deal)
+static void assign_all(struct assignment *assignment)
 {
     for (int cpu = 0; cpu < PKI_CPUS_TOLD; cpu++)
-        deal->holder[cpu] = NOBODY;
-    for (int rank = 0; rank < deal->n; rank++) {
-        memset(deal->asked, 0, (size_t)deal->n * sizeof *deal->asked);
-        if (place(deal, rank))
+        assignment->holder[cpu] = NOBODY;
+    for (int rank = 0; rank < assignment->n; rank++) {
+        memset(assignment->asked, 0, (size_t)assignment->n * sizeof *assignment->asked);
+        if (place(assignment, rank))
             continue;
-        for (int i = 0; i < deal->n; i++)
-            deal->shares[i] = deal->shares[i] || deal->asked[i];
+        for (int i = 0; i < assignment->n; i++)
+            assignment->shares[i] = assignment->shares[i] || assignment->asked[i];
     }
 }
 
-static int users_of_cpu(const struct deal *deal, int cpu)
+static int users_of_cpu(const struct assignment *assignment, int cpu)
 {
     int users = 0;
 
-    for (int i = 0; i < deal->n; i++)
-        users += may_use(deal->ranks[i], cpu);
+    for (int i = 0; i < assignment->n; i++)
+        users += may_use(assignment->ranks[i], cpu);
     return users;
 }
 
-static uint64_t users_of_quota(const struct deal *deal, uint64_t group)
+static uint64_t users_of_quota(const struct assignment *assignment, uint64_t group)
 {
     uint64_t users = 0;
 
-    for (int i = 0; i < deal->n; i++)
+    for (int i = 0; i < assignment->n; i++)
         for (int k = 0; k < PKI_CPU_QUOTAS; k++)
-            users += deal->ranks[i]->quotas[k].group == group;
+            users += assignment->ranks[i]->quotas[k].group == group;
     return users;
 }
 
-static void count(const struct deal *deal, int me, struct pki_cpu_share *share)
+static void count(const struct assignment *assignment, int me, struct pki_cpu_share *share)
 {
-    const struct pki_cpus *mine = deal->ranks[me];
+    const struct pki_cpus *mine = assignment->ranks[me];
     uint64_t cpus = 0; /* billionths: the program may have made inexact sums of floats a trap */
 
-    share->own = !deal->shares[me];
+    share->own = !assignment->shares[me];
     for (int cpu = 0; cpu < PKI_CPUS_TOLD; cpu++)
         if (may_use(mine, cpu))
-            cpus += BILLION / users_of_cpu(deal, cpu);
+            cpus += BILLION / users_of_cpu(assignment, cpu);
     for (int k = 0; k < PKI_CPU_QUOTAS && mine->quotas[k].group != 0; k++) {
-        uint64_t each = mine->quotas[k].millicpus * (BILLION / 1000) / users_of_quota(deal, mine->quotas[k].group);
+        uint64_t each = mine->quotas[k].millicpus * (BILLION / 1000) / users_of_quota(assignment, mine->quotas[k].group);
 
         share->own = share->own && each >= BILLION;
         cpus = each < cpus ? each : cpus;
@@ -104,15 +104,15 @@ static void count(const struct deal *deal, int me, struct pki_cpu_share *share)
 
 pk_result_t pki_cpus_share(const struct pki_cpus *const *ranks, int n, int me, struct pki_cpu_share *share)
 {
-    struct deal deal = { .ranks = ranks, .n = n };
+    struct assignment assignment = { .ranks = ranks, .n = n };
     bool *flags = calloc(2 * (size_t)n, sizeof *flags);
 
     if (flags == NULL)
-        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to deal CPUs to %d ranks", n);
-    deal.asked = flags;
-    deal.shares = flags + n;
-    deal_all(&deal);
-    count(&deal, me, share);
+        return pki_fail(PK_ERR_MEMORY, NULL, "no memory to assign CPUs to %d ranks", n);
+    assignment.asked = flags;
+    assignment.shares = flags + n;
+    assign_all(&assignment);
+    count(&assignment, me, share);
     free(flags);
     return PK_OK;
 }

@@ -58,7 +58,7 @@ def address_of(pointer: Any) -> int:
 
 
 def after(pointer: Any, elements: int, dtype: DType) -> ctypes.c_void_p:
-    """So many elements behind a pointer."""
+    """A number of elements behind a pointer."""
     return ctypes.c_void_p(address_of(pointer) + elements * dtype.size)
 
 

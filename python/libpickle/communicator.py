@@ -32,7 +32,7 @@ def number_of_elements(count: int) -> c_size_t:
 
 
 def unique_id(anywhere: bool = False) -> bytes:
-    """An id of a communicator to be, for Communicator.from_id: to be given to every rank, by a private way."""
+    """An id of a communicator to be, for Communicator.from_id: to be given to every rank over a private channel."""
     made = structures["pk_unique_id"]()
     check((lib.pk_get_unique_id_anywhere if anywhere else lib.pk_get_unique_id)(ctypes.byref(made)))
     return bytes(made)
@@ -297,7 +297,7 @@ class Communicator:
 
     @manual("pk_barrier")
     def Barrier(self, stream: AnyStream = None) -> None:
-        """Wait until every rank has come here."""
+        """Wait until every rank has called this."""
         result = pk_barrier(self.handle, BLOCKING if stream is None else value_of(stream))
         if result:
             self._raise(result)

@@ -23,8 +23,8 @@ from .errors import DeadlineError, Error, UnsupportedError, check, refuse
 from .streams import CudaStream, Stream
 
 IN_PROGRESS = CONSTANTS["PK_IN_PROGRESS"]
-HELD = 64 # from so many operations on the oldest that have ended are let go, though nobody has waited for them
-RECENT = 16 # so many that somebody has waited for are kept, if they keep no more memory than this:
+HELD = 64 # from this number of operations on the oldest that have ended are let go, though nobody has waited for them
+RECENT = 16 # how many that somebody has waited for are kept, if they keep no more memory than this:
 SHORT_BYTES, SHORT_TENSORS = 4096, 16
 Finish = Optional[Callable[[], None]]
 Calls = Sequence[Callable[[Any], int]] # each a function of the stream
@@ -72,7 +72,7 @@ def storage_of(tensor: Tensor) -> Any:
 
 
 def completed_within(work: Work, name: str, limit: float) -> None:
-    """Wait for so many seconds, and raise if that was not enough."""
+    """Wait for at most this number of seconds, and raise if that was not enough."""
     begun, pause = time.monotonic(), 20e-6
     while not work.is_completed():
         if time.monotonic() - begun > limit:
@@ -320,7 +320,7 @@ class GpuPlace:
         self.check()
 
     def is_done_within(self, limit: float) -> bool:
-        """Has all work in the streams ended, or does it in so many seconds?"""
+        """Has all work in the streams ended, or does it within this number of seconds?"""
         end = time.monotonic() + limit
         try:
             while not all(stream.query() for stream in self.streams.values()):

@@ -223,7 +223,7 @@ def dropped():
 
 
 def forgotten():
-    """What nobody waits for is done all the same, and its memory is kept as long as that takes."""
+    """What nobody waits for is done anyway, and its memory is kept as long as that takes."""
     for _ in range(200):
         dist.all_reduce(torch.ones(20000), async_op=True)
     last = torch.ones(3)

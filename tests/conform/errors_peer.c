@@ -128,7 +128,7 @@ static void mismatch_count(struct rank *r)
     collective_mismatch(r, false, "count", "rank");
 }
 
-/* One whose deadline is short, and which a busy machine can make all the same: init has that deadline, too. At least a second (more where
+/* One whose deadline is short, and which a busy machine can make anyway: init has that deadline, too. At least a second (more where
  * PICKLE_TEST_SLACK is), else twenty times what an init takes. */
 static pk_comm_t *impatient(struct rank *r, int64_t *timeout_ms)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The list of cases. Each is a choice of one level for every factor; the list is built so that any two levels of any two factors soon
- * occur together (errors mostly come from two circumstances that meet). Once all pairs are covered it begins anew with other companions.
+ * occur together (errors mostly come from two circumstances that meet). Once all pairs are covered it starts again with other companions.
  */
 #include "conform.h"
 

@@ -90,7 +90,7 @@ static void fuzz_handshake(const unsigned char *data, size_t bytes, bool accepti
     if (accepting)
         pki_handshake_accept(&h, fd, &secret, UINT64_MAX);
     else if (pki_handshake_connect(&h, fd, &secret, &hello) != PK_OK)
-        h.state = PKI_HS_CHALLENGE; /* the far end is closed already; read what it sent all the same */
+        h.state = PKI_HS_CHALLENGE; /* the far end is closed already; read what it sent anyway */
     require(pki_handshake_step(&h) != PK_OK);
     close(fd);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes from another host: a message of the rdma control channel, a rank's greeting, or a note about queue pairs that are made anew. */
+/* Bytes from another host: a message of the rdma control channel, a rank's greeting, or a note about queue pairs that are made again. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a fuzz target where libFuzzer is not to be had: on every file named, or on made-up inputs of all lengths, the same on every run.
+ * Runs a fuzz target where libFuzzer is not available: on every file named, or on made-up inputs of all lengths, the same on every run.
  * usage: fuzz.NAME COUNT [SEED] | fuzz.NAME FILE...
  */
 #include <stdint.h>

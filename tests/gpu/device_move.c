@@ -293,7 +293,7 @@ static void check_behind(void)
     }
 }
 
-/* Two transfers of a launch from one place, which is written anew in between: the second brings what is new. */
+/* Two transfers of a launch from one place, which is rewritten in between: the second brings what is new. */
 static void check_fresh_from(uint8_t *from, const struct pki_queue *writer)
 {
     uint8_t *fresh = malloc(MIB);

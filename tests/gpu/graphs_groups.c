@@ -100,7 +100,7 @@ static void spoiled(struct bed *bed)
            (unsigned long long)before, (unsigned long long)after);
 }
 
-/* Two branches of one graph: the communicator's collectives follow one another all the same. */
+/* Two branches of one graph: the communicator's collectives follow one another anyway. */
 static void branches(struct bed *bed)
 {
     struct gpu_rank *self = &bed->self, beside = *self;

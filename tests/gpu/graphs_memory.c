@@ -132,7 +132,7 @@ static unsigned replay(struct gpu_rank *self, gpu_graph_t graph, char *at, int k
     return wrong;
 }
 
-/* Other memory is received into and freed: the peer is told to forget it, and closes mappings now and then. */
+/* Other memory is received into and freed: the peer is told to forget it, and closes mappings occasionally. */
 static void visitors(struct gpu_rank *self)
 {
     char *source = gpu_alloc(BLOCK), *targets[VISITORS];

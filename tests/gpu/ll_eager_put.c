@@ -77,7 +77,7 @@ static int round_once(const struct gpu_rank *self, int round)
     struct message all[DEPTH];
     size_t bytes = draw_bytes(&common);
     bool odd = next(&common) % 2 == 0 && next(&own) % 3 != 0;
-    uint32_t pattern = next(&common) % 3; /* one way, the other, to and fro */
+    uint32_t pattern = next(&common) % 3; /* one way, the other, both ways */
     int wrong = 0;
 
     for (int i = 0; i < DEPTH; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Low-latency messages of groups: up to 130 of all lengths in one stream, to and fro, more than the receiver has room for among them, host memory
+ * Low-latency messages of groups: up to 130 of all lengths in one stream, both ways, more than the receiver has room for among them, host memory
  * here and there. Short ones of a group are one launch at either end.
  */
 #include <stdio.h>
@@ -77,7 +77,7 @@ static int round_once(const struct gpu_rank *self, int round)
 {
     uint32_t common = (uint32_t)round * 2654435761u, own = common ^ (uint32_t)(self->rank * 7919 + 1);
     int n = round % 3 == 0 ? MOST : 1 + (int)(next(&common) % 20), wrong = 0;
-    uint32_t pattern = next(&common) % 3; /* one way, the other, to and fro */
+    uint32_t pattern = next(&common) % 3; /* one way, the other, both ways */
     struct message all[MOST];
 
     for (int i = 0; i < n; i++) {

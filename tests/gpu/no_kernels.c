@@ -179,7 +179,7 @@ static int with_kernels(void)
                 one(&self, i, lengths[k], in_place, in, out);
     kernel = spin_kernel();
     flag = gpu_host_alloc(sizeof *flag);
-    *(volatile uint32_t *)flag = 1; /* they end at once; the launch queue is full all the same */
+    *(volatile uint32_t *)flag = 1; /* they end at once; the launch queue is full anyway */
     for (int i = 0; i < 2000; i++)
         spin_launch(kernel, 1, 32, flag, self.stream);
     must_be_ok(call(&self, PK_OP_ALLREDUCE, N, 0, in, out), "allreduce behind 2,000 kernels");

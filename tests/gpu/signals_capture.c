@@ -142,7 +142,7 @@ static void refused(struct gpu_rank *self)
     report(received == PK_ERR_UNSUPPORTED && strstr(info.text, "cannot be shared") != NULL,
            "rank %d: a captured receive into memory that cannot be shared returned %d: %s", self->rank, (int)received, info.text);
     report(sent == PK_ERR_UNSUPPORTED, "rank %d: a captured send of host memory returned %d", self->rank, (int)sent);
-    if (!report(code == 0 && graph != NULL, "rank %d: the capture ended well all the same: %s", self->rank, gpu_error(code)))
+    if (!report(code == 0 && graph != NULL, "rank %d: the capture ended well anyway: %s", self->rank, gpu_error(code)))
         exit(1);
     gpu_graph_launch(graph, self->stream);
     report(stream_idle_within(self->stream, 20000, NULL), "rank %d: the graph runs", self->rank);

@@ -33,7 +33,7 @@
 #define LATE_MS 60
 #define LATE_SOFTWARE_MS 30
 #define LATER_MS 500
-#define ENGAGED_US 10000 /* until the thread has something to do: the driver is not to be had by then */
+#define ENGAGED_US 10000 /* until the thread has something to do: the driver is busy by then */
 #define GIVE_UP 2 /* failed cells; `full` tries all */
 
 /* Who calls the driver, and what. */

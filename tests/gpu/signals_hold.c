@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A kernel holds every multiprocessor while data moves with sm_policy PK_SM_NONE: it must arrive all the same, before the kernel is let
+ * A kernel holds every multiprocessor while data moves with sm_policy PK_SM_NONE: it must arrive anyway, before the kernel is let
  * go. Argument: bytes.
  */
 #include <stdio.h>

@@ -14,7 +14,7 @@
 #define BYTES ((size_t)4 << 20)
 #define LOCAL_BYTES ((size_t)256 << 10)
 #define ENOUGH_BATCHES 20
-#define GIVE_UP_MS 20000 /* the streams stand still: send all the same */
+#define GIVE_UP_MS 20000 /* the streams stand still: send anyway */
 
 /* Words of the shared memory. */
 enum { LATE_MS, ENOUGH, SENDING };

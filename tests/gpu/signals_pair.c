@@ -2,7 +2,7 @@
 /*
  * Collectives of two ranks in cells, whose kernels tell the CPU of their end only where no other follows at once: rows of them in one stream and
  * in several are right, and their ends are known soon after the last, also while the next one's stream is held up. And a row whose last one the
- * peer skips, so that nobody tells of the one before: the error names that rank all the same.
+ * peer skips, so that nobody tells of the one before: the error names that rank anyway.
  */
 #include <stdio.h>
 #include <stdlib.h>

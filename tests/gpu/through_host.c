@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives where GPUs may not reach one another (PK_P2P_LEVEL=LOC) are one kernel on each rank, through host memory: in turn one rank comes late,
- * the library's threads stand still from right behind the call on, and every stream ends with the right bytes all the same. What the library says of it
+ * the library's threads stand still from right behind the call on, and every stream ends with the right bytes anyway. What the library says of it
  * is true, its memory is bounded, and descriptors and mappings do not become more with communicators. A rank that is killed is an error of the others, and
  * their kernels end.
  */

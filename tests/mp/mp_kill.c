@@ -28,7 +28,7 @@
 enum { KILLED_AT_NS, VICTIM, TOLD, ENDED_AT_NS }; /* TOLD: who has been told of it, and agrees next */
 enum { TURNS };
 
-/* A rank that only waits, for someone who is not the victim: it must hear of the death all the same. */
+/* A rank that only waits, for someone who is not the victim: it must hear of the death anyway. */
 static pk_result_t only_wait(struct turn_loop *l)
 {
     int victim = (int)atomic_load(&ranks_shared()->words[VICTIM]);

@@ -323,7 +323,7 @@ int main(int argc, char **argv)
         return 77;
     }
     if (free_kib() < MEMORY_KIB) {
-        printf("SKIP: %ld MiB of memory are to be had, and %ld are needed\n", free_kib() >> 10, MEMORY_KIB >> 10);
+        printf("SKIP: %ld MiB of memory are free, and %ld are needed\n", free_kib() >> 10, MEMORY_KIB >> 10);
         return 77;
     }
     for (size_t i = 0; i < PARTS; i++)

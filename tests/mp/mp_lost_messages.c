@@ -101,7 +101,7 @@ int main(void)
     const char *role = ranks_role();
 
     if (role == NULL) {
-        ranks_drive(&turns[0], "the system refuses messages now and then");
+        ranks_drive(&turns[0], "the system refuses messages occasionally");
         ranks_drive(&turns[1], "and all of the first rank");
         ranks_drive(&turns[2], "and all of the second rank");
         return report_end();

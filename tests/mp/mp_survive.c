@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eight ranks add up 1 MiB of floats again and again, and split their communicator now and then. Ranks are killed: at any moment, inside
+ * Eight ranks add up 1 MiB of floats again and again, and split their communicator occasionally. Ranks are killed: at any moment, inside
  * split, agree and shrink, two at once, rank 0 too. The others revoke, agree, shrink, and go on with the operation that they have agreed on,
  * until one is left. Each sum that came with PK_OK is that of the communicator's ranks, and nobody waits for ever. A rank that is stopped
  * (SIGSTOP) before an operation is left behind at the deadline of that, and is told so when it goes on. The others have all come there by then, and

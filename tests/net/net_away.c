@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Connections between "hosts" that break while a rank is not in the library, is about to leave it for good, or has died behind a proxy that
- * accepts for it all the same: who lives is waited for, what was sent comes, and who is dead is found out.
+ * accepts for it anyway: who lives is waited for, what was sent comes, and who is dead is found out.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Collectives of 33 KiB to 1 MiB between "hosts", whose steps go whole in one message up to 64 KiB and are put ahead of their grant
- * beyond, while ranks are late now and then: what has begun without a task goes on as an ordinary operation, from whatever step.
+ * beyond, while ranks are late occasionally: what has begun without a task goes on as an ordinary operation, from whatever step.
  * Where all goes one way the sender runs out of credit, and so it does in sums behind messages that nobody has received yet. Every
  * element is checked, and no grant or early chunk may be left over: memory stays where it is.
  */

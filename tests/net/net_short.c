@@ -46,7 +46,7 @@ static double messages_each(pk_comm_t *comm, int rank, size_t bytes)
     return (double)(messages(comm) - before) / TIMES;
 }
 
-/* Only rank 0 sends, and rank 1 is late now and then. */
+/* Only rank 0 sends, and rank 1 is late occasionally. */
 static bool one_way(pk_comm_t *comm, int rank)
 {
     for (int turn = 0; turn < TIMES; turn++) {

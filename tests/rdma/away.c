@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Queue pairs of one communicator that fail behind a rank's last call in it: the rank then waits in another communicator, in the init of a third
- * one, or computes. What it has sent comes all the same, within PK_RETRY_MS. And devices that forget requests, neither do them nor fail: after 8 s
+ * one, or computes. What it has sent comes anyway, within PK_RETRY_MS. And devices that forget requests, neither do them nor fail: after 8 s
  * of silence they are made again. Preloaded: rdma-shim.so, by which all that happens.
  *
  * usage: rdma-away [ROUNDS]

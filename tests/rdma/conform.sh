@@ -64,7 +64,7 @@ failing() {
         [ "$hit" -eq 0 ] || break
     done
     [ "$mended" -gt 0 ]
-    outcome "and were made anew: $hit failed, at both ends together they were made $mended times" $?
+    outcome "and were made again: $hit failed, at both ends together they were made $mended times" $?
 }
 
 flapping() {
@@ -76,7 +76,7 @@ flapping() {
     } &
     flapper=$!
     conform "the link goes down and up" 2 2 8 $wire PICKLE_TEST_VERBOSE=1
-    echo "at both ends together queue pairs were made anew $(grep -c 'new queue pairs are connected' /tmp/log) times; \
+    echo "at both ends together queue pairs were made again $(grep -c 'new queue pairs are connected' /tmp/log) times; \
 $(grep -c 'was completed for 8 s; ' /tmp/log) of them because a device had forgotten requests"
     kill $flapper
     wait $flapper 2>/dev/null

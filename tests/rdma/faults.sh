@@ -29,8 +29,8 @@ damage "the wire loses all for a second" ok 3 1048576 2 \
 # rxe fails a queue pair at once when a packet meets the interface down: new ones are made when it is up again. Where none met it, none need be.
 wrapper=(env EXPECT_DAMAGE=1)
 damage "the link goes down and up again" ok 4 1048576 2 'ip link set eth1 down; sleep 1; wire_again'
-! grep -q 'the queue pairs are made anew' /tmp/log || grep -q 'new queue pairs are connected' /tmp/log
-outcome "and queue pairs that failed were made anew" $?
+! grep -q 'the queue pairs are made again' /tmp/log || grep -q 'new queue pairs are connected' /tmp/log
+outcome "and queue pairs that failed were made again" $?
 wrapper=()
 within=30 # less than PK_RETRY_MS, and much for a starved machine
 damage "rank 1 is killed" peer 60 1048576 2 'survivors=(${pids[0]}); pkill -9 -P ${pids[1]}'
@@ -41,7 +41,7 @@ damage "the link goes down" peer 60 1048576 2 'ip link set eth1 down'
 wire_again
 within=40 # two operations after one another
 wrapper=(env PK_TIMEOUT_MS=6000) # before the transport gives up
-# What one rank has sent may have come without its being told so: it hears that when the queue pairs are made anew, and begins its next operation later.
+# What one rank has sent may have come without its being told so: it hears that when the queue pairs are made again, and begins its next operation later.
 damage "the wire loses all, and 6 s are all there is" late 60 1048576 2 'tc qdisc add dev eth0 root netem loss 100%'
 tc qdisc del dev eth0 root
 grep -q 'A deadline passed' /tmp/log

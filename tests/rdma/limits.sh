@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Queue pairs that fail and registrations that cannot be had while two ranks exchange data: right data, or the named error in time.
+# Queue pairs that fail and registrations that fail while two ranks exchange data: right data, or the named error in time.
 # usage, inside vm.sh: limits.sh FOLDER-OF-TEST-PROGRAMS
 set -u
 bin=$1
@@ -12,13 +12,13 @@ locked() { wrapper=(setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock bash -
 
 mended() {
     grep -q 'new queue pairs are connected' /tmp/log
-    outcome "and queue pairs were made anew" $?
+    outcome "and queue pairs were made again" $?
 }
 RANK0=SHIM_KILL_QP=3000:1
 shim EXPECT_DAMAGE=1
 damage "a data queue pair fails" ok 5 1048576 2 :
 mended
-RANK0=SHIM_KILL_QP=2500:2,1000:3,1000:7 # those made anew are counted on: the lane's is 3, then 6
+RANK0=SHIM_KILL_QP=2500:2,1000:3,1000:7 # those made again are counted on: the lane's is 3, then 6
 damage "queue pairs fail three times, the lane's too" ok 7 1048576 2 :
 mended
 unset RANK0

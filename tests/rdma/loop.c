@@ -101,7 +101,7 @@ static pk_result_t go_on(struct loop *l, double until, int32_t *over)
     return result;
 }
 
-/* In steady state memory is registered no more. A transfer of 1 MiB costs its write and a grant, and a turn a word of rank 0's; now and then
+/* In steady state memory is registered no more. A transfer of 1 MiB costs its write and a grant, and a turn a word of rank 0's; occasionally
  * a credit, and a RTS where the machine is slow: so the mean of a dozen turns at least counts. */
 #define REQUESTS_MAX 4.0
 #define COMPLETIONS_MAX 5.5
@@ -168,7 +168,7 @@ int main(int argc, char **argv)
     pk_last_error(&info);
     printf("rank %d: %u turns, %.1f s: %s%s%s\n", loop.rank, turn, now_s() - begun, pk_strerror(result),
            result != PK_OK ? ": " : "", result != PK_OK ? info.text : "");
-    /* Queue pairs that are made anew flush what they had. */
+    /* Queue pairs that are made again flush what they had. */
     if (result == PK_OK && steady.operations > 0 &&
         !is_thrifty(&loop, &steady, turn, checked))
         return 1;

@@ -151,7 +151,7 @@ static void sleeping(void)
     check(quiet, "and nothing else does");
 }
 
-/* Memory that was unmapped and mapped anew at the same place is registered again: the device must not write into the old pages. */
+/* Memory that was unmapped and mapped again at the same place is registered again: the device must not write into the old pages. */
 static void remapped_memory(void)
 {
     const size_t bytes = 1 << 20;
@@ -183,7 +183,7 @@ static void remapped_memory(void)
         if (iface->base.counts.registrations == before)
             break;
     }
-    check(iface->base.counts.registrations != before, "memory mapped anew, or given back, is registered anew, 50 times");
+    check(iface->base.counts.registrations != before, "memory mapped again, or given back, is registered again, 50 times");
     for (int i = 0; i < 600; i++) {
         must(pki_rdma_mr_get(iface, at + (i % 200) * 4096, 4096 * (size_t)(1 + i / 200), &mr), "registering");
         pki_rdma_mr_put(iface, mr);
@@ -247,7 +247,7 @@ static void failing_qp(void)
                 transfer(100000, 5, 100000, 600 + doomed, NULL);
     }
     check(right, "a queue pair fails, 16 times, the lane's or one for data: all bytes come, once");
-    check(rdma_ep(0)->recover.epoch > 0 && rdma_ep(0)->recover.epoch == rdma_ep(1)->recover.epoch, "and they were made anew");
+    check(rdma_ep(0)->recover.epoch > 0 && rdma_ep(0)->recover.epoch == rdma_ep(1)->recover.epoch, "and they were made again");
     printf("     %u times\n", rdma_ep(0)->recover.epoch);
     check(rdma_ep(1)->grants.n == 0 && rdma_ep(1)->numbers_out == 0 && rdma_ep(0)->targets.n == 0, "no grant is left over");
 }

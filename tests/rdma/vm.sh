@@ -9,7 +9,7 @@
 # other passes over it (and through tc, so netem can lose packets), though both addresses are one machine's. The working directory and PK_*,
 # PICKLE_*, LD_LIBRARY_PATH are the caller's. /tmp is empty there; what must come back is written to $VM_OUT, which is a folder here too
 # (given by the caller, or thrown away).
-# Exit code: the command's; 77 when the machine cannot be made here (packages cannot be had); 124 when time has run out; 123 when the
+# Exit code: the command's; 77 when the machine cannot be made here (packages are not available); 124 when time has run out; 123 when the
 # machine's kernel has locked up; 125 when the machine did not come up. The kernel and what it boots from are kept in
 # ${PICKLE_VM_CACHE:-${XDG_CACHE_HOME:-~/.cache}/pickle-vm}.
 set -u -o pipefail

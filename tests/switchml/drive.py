@@ -320,7 +320,7 @@ def rank_killed():
 
 
 def restarted():
-    """A worker that comes again while the others still take part is told so; all of them anew are a new job."""
+    """A worker that comes again while the others still take part is told so; all of them again are a new job."""
     aggregator = Aggregator()
     command = TWIN + ["worker", "--port", str(aggregator.port), "--workers", "2", "--threads", str(threads)]
 
@@ -439,7 +439,7 @@ def other_calls():
         check("one rank's call has no elements" + how, good, "%s\n%s" % (codes, said))
     twin.stop()
     codes, said = finish(start(2, ("double",), PK_SWITCHML=at))
-    check("another type", all(c == 4 for c in codes) and "sums of f32 and int32 alone" in said, "%s\n%s" % (codes, said))
+    check("another type", all(c == 4 for c in codes) and "sums of f32 and int32" in said, "%s\n%s" % (codes, said))
     codes, said = finish(start(2, ("double",), PK_SWITCHML=at, PK_SWITCHML_FALLBACK=1))
     check("another type, with fallback", codes == [0, 0], "%s\n%s" % (codes, said))
     aggregator.stop()

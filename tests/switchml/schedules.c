@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random schedules of the in-network allreduce in virtual time: workers and the aggregator as pure functions, and between them a
- * network that loses, repeats and reorders what it carries, and keeps some of it until after the aggregator has begun anew, or
+ * network that loses, repeats and reorders what it carries, and keeps some of it until after the aggregator has started again, or
  * until the number of the job has come round. Ranks may have operations without elements, one of them also where the others have
  * some. Every sum is compared. Then each rule of the two machines is taken away in turn, and that has to be noticed.
  *

@@ -278,7 +278,7 @@ class Rank:
                 self.report(torch.equal(total, expected), "allreduce of %d %s" % (count, dtype))
 
     def reuse(self):
-        """Memory that is freed, given back to the driver and allocated anew: an old mapping must not be taken for it."""
+        """Memory that is freed, given back to the driver and allocated again: an old mapping must not be taken for it."""
         torch = self.torch
         side = torch.cuda.Stream()
         wrong = 0

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Ranks under torchrun itself, in host memory: one agent whose ranks die and live again; two agents, in two ways of theirs to meet.
+# Ranks under torchrun itself, in host memory: one agent whose ranks die and live again; two agents, in the two ways in which they can meet.
 # usage: torchrun.sh PATH/libpickle.so        exit code 77 where there is no torchrun
 set -u
 library=$1

@@ -4,7 +4,7 @@
 to start it. Memory of torch is in python/tests/torch_operations.py.
 
 usage: torchrun ... torchrun_rank.py PATH/libpickle.so [die]
-die: in the first life of the job rank 1 dies in the middle, and torchrun starts all of them anew.
+die: in the first life of the job rank 1 dies in the middle, and torchrun starts all of them again.
 """
 import ctypes
 import os

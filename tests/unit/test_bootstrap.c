@@ -379,7 +379,7 @@ Test(bootstrap, cancel_before_rank_0_listens, .timeout = 20)
 
 /* ---- earlier lives of the job ---- */
 
-/* Ranks at one id's meeting, whose launcher has started the job anew so many times, and one; 0: it does not say. */
+/* Ranks at one id's meeting, whose launcher has started the job again so many times, and one; 0: it does not say. */
 static void make_lives(struct rank *ranks, int count, int size, const uint32_t *lives)
 {
     make_ranks(ranks, count, gather_body);

@@ -225,7 +225,7 @@ static pk_result_t user_body(struct rank *self, struct pki_bootstrap *b)
     return pki_bootstrap_connect_local(b, local, fds, pki_deadline_ns(LIMIT_MS));
 }
 
-/* Where cards cannot tell: nobody is let in, both say who is who, and neither blames itself. */
+/* Where cards cannot tell: nobody is let in, both say who is who, and neither names itself. */
 Test(bootstrap_local, another_user, .timeout = 20)
 {
     struct rank ranks[2];

@@ -298,7 +298,7 @@ Test(switchml, timers_double_and_come_back)
     pki_switchml_worker_close(&w);
 }
 
-/* After four, then six more, then eight more; then a window of replies, and it begins anew. */
+/* After four, then six more, then eight more; then a window of replies, and it starts again. */
 Test(switchml, timers_double_more_and_more_slowly)
 {
     const struct pki_switchml_timing timing = { .timeout_ns = 10, .threshold = 4, .increment = 2 };

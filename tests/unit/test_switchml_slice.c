@@ -45,7 +45,7 @@ static int udp(uint16_t port)
     return -1;
 }
 
-/* A port that no system gives by itself, so that it can be had again. */
+/* A port that no system gives by itself, so that it can be used again. */
 static int aggregator_socket(struct sockaddr_storage *address)
 {
     for (int port = 11000 + getpid() % 9000; port < 30000; port++) {
@@ -257,7 +257,7 @@ Test(switchml_slice, replies_of_other_operations)
     reply(aggregator, &own, packet);
     expect_sums(s);
     cr_assert_eq(pki_switchml_begin(s, in, out, COUNT, PK_INT32, NUMBER + 4, SIG), PK_OK);
-    do /* the first one is sent again now and then */
+    do /* the first one is sent again at times */
         own = next_packet(aggregator, mixed);
     while (mixed[1] != 1);
     mixed[9] = (unsigned char)PKI_SWITCHML_MARKS_DIFFER;

@@ -50,7 +50,7 @@ static int usage(void)
           "  --port      TCP for connections and UDP for packets (48864); 0: any, the first line says which\n"
           "  --window    packets that a worker may have on its way at most (8191), but one for each of its threads\n"
           "  --poll      never sleep: a core for lower latency\n"
-          "  --stats     a line of counts every so many seconds; SIGUSR1 gives one, and the end\n"
+          "  --stats     a line of counts every SECONDS; SIGUSR1 gives one, and the end\n"
           "  --quiet     say nothing of workers that come and go\n"
           "  --plain     one datagram a packet, as it is on the wire, also where the kernel can cut and join them\n"
           "PK_SECRET_FILE names the file with the secret of the workers; without one only loopback is served, or PK_INSECURE=1 "

@@ -28,7 +28,7 @@ struct sim_cores {
     double switch_us;
 };
 
-/* core[i]: of rank i, less than ncores. False: no memory; closing is right all the same. */
+/* core[i]: of rank i, less than ncores. False: no memory; closing is right anyway. */
 bool sim_cores_open(struct sim_cores *cores, const uint32_t *core, uint32_t ranks, uint32_t ncores, double switch_us);
 void sim_cores_close(struct sim_cores *cores);
 

@@ -31,7 +31,7 @@ void sim_rows_hold_out(struct sim_rows *rows, uint64_t ranks);
 bool sim_predict(const struct sim_machine *machine, struct sim_rows *rows);
 /* Change the machine's fitted numbers until the rows that are not held out are met best. */
 bool sim_fit(struct sim_machine *machine, struct sim_rows *rows);
-/* Median and largest |predicted / measured - 1| of the rows of so many ranks (0: any) that are held out, or of those that are not. */
+/* Median and largest |predicted / measured - 1| of the rows of `ranks` ranks (0: any) that are held out, or of those that are not. */
 void sim_error(const struct sim_rows *rows, bool held_out, int ranks, double *median, double *largest, int *count);
 
 #endif

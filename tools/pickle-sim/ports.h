@@ -18,7 +18,7 @@ struct sim_ports {
     double intra_bytes, inter_bytes;
 };
 
-/* `all_roots`: each rank is the root now and then. False: no memory; nothing is left open. */
+/* `all_roots`: each rank is the root occasionally. False: no memory; nothing is left open. */
 bool sim_ports_open(struct sim_ports *ports, const struct sim_machine *machine, const struct sim_world *world, bool all_roots,
                     const int *members, const struct pki_layout *layout, double element_bytes);
 void sim_ports_close(struct sim_ports *ports);

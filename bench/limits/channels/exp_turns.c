@@ -8,7 +8,7 @@
 enum { OTHER = 10 }; /* + kind: what is no peer copy by a mover */
 
 struct load {
-    long depth, piece, patience_ms; /* pushes outstanding, bytes of each, and how long the other is waited for */
+    long depth, piece, timeout_ms; /* pushes outstanding, bytes of each, and how long the other is waited for */
 };
 
 static void starve(int wait, int how, const struct load *load, long size, int fresh)
@@ -27,7 +27,7 @@ static void starve(int wait, int how, const struct load *load, long size, int fr
         parent.epoch++;
         ASK(0, C_LOAD, 1, load->depth, load->piece);
         usleep(3000);
-        r = ASK(0, C_STARVE, wait, how, (long)parent.epoch, size, fresh, load->patience_ms);
+        r = ASK(0, C_STARVE, wait, how, (long)parent.epoch, size, fresh, load->timeout_ms);
         if (!r) {
             printf("turns: pair lost\n");
             start_pair();

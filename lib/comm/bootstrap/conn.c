@@ -182,7 +182,7 @@ pk_result_t pki_bootstrap_check(const struct pki_bootstrap *b)
     return b->failed;
 }
 
-/* Who is blamed; nobody's error names himself: then it is `other`. */
+/* The rank that the error names. No rank names itself: then it is `other`. */
 static int attributed_to(const struct pki_bootstrap *b, const struct pki_notice *notice, int other)
 {
     return notice->peer == b->rank ? other : notice->peer;

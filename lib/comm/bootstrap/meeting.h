@@ -23,7 +23,7 @@ enum pki_guard {
 struct pki_meeting {
     struct pki_secret secret;
     enum pki_guard guard;
-    uint32_t life; /* how often this rank's launcher has started the job anew, and one; 0: it does not say */
+    uint32_t life; /* how often this rank's launcher has started the job again, and one; 0: it does not say */
 
     /* Rank 0: how many of the last ranks have no number yet; and where it listens. */
     int joiners;

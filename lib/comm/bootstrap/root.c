@@ -46,7 +46,7 @@ static pk_result_t refuse(struct pki_bootstrap *b, int fd, const struct pki_hell
     return result;
 }
 
-/* A launcher that starts a job anew may have left processes of an earlier life, which look for rank 0 as well. Its count tells
+/* A launcher that starts a job again may have left processes of an earlier life, which look for rank 0 as well. Its count tells
  * them apart where a rank comes twice or does not fit; no more than that, for torchrun counts on each node by itself. */
 static bool is_of_another_life(const struct pki_bootstrap *b, uint32_t life)
 {

@@ -19,11 +19,11 @@
 #include "util/fd.h"
 #include "util/netif.h"
 
-#define TRY_NS (3 * PKI_NS_PER_S) /* the kernel asks a silent host again and again, ever more seldom: begin anew */
+#define TRY_NS (3 * PKI_NS_PER_S) /* the kernel asks a silent host again and again, ever more seldom: start again */
 #define ALONE_NS (2 * PKI_NS_PER_S) /* nobody else is asked while one has so long for its proof: most likely a late rank 0 */
 #define GONE_NS (100 * PKI_NS_PER_MS) /* nobody listens for so long where somebody has: rank 0 has died, or given up */
 #define FAR_NS (5 * PKI_NS_PER_S)     /* the same where a network of rank 0 cannot be reached now */
-#define TIMEOUT_NS (30 * PKI_NS_PER_S) /* who says nothing for so long is tried anew, and then after twice as long */
+#define TIMEOUT_NS (30 * PKI_NS_PER_S) /* who says nothing for so long is tried again, and then after twice as long */
 #define STRANGER_NS (1 * PKI_NS_PER_S)
 #define QUIET_NS (10 * PKI_NS_PER_S)     /* and so long later where somebody listens */
 

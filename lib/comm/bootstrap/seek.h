@@ -23,7 +23,7 @@ struct pki_candidate {
     int error; /* with PKI_SEEK_FAILED */
     int fd;    /* -1 while it rests */
     uint64_t since_ns, next_ns, pause_ns;
-    uint64_t timeout_ns; /* for how long its silence is borne before it is tried anew */
+    uint64_t timeout_ns; /* for how long its silence is borne before it is tried again */
     uint64_t lost_ns; /* when a connection broke that rank 0 had not admitted; 0: none has */
     struct pki_handshake handshake;
 };

@@ -55,7 +55,7 @@ enum pki_hello_kind { PKI_HELLO_CONTROL = 1, PKI_HELLO_LOCAL = 2 };
 struct pki_hello {
     enum pki_hello_kind kind;
     uint32_t from, to, size;
-    uint32_t life; /* how often the launcher has started the job anew, and one; 0: it does not say */
+    uint32_t life; /* how often the launcher has started the job again, and one; 0: it does not say */
     unsigned char nonce[PKI_NONCE_BYTES];
 };
 

@@ -270,7 +270,7 @@ static pk_result_t not_connected(const struct pki_ep *ep)
                           errno != 0 ? "; last" : "");
 }
 
-/* Another rank's deadline has passed, and it blames no third one: this rank knows what became of its own attempts to connect. */
+/* Another rank's deadline has passed, and it names no third one: this rank knows what became of its own attempts to connect. */
 static pk_result_t told(const struct pki_ep *ep, pk_result_t result)
 {
     return result == PK_ERR_TIMEOUT && pki_error_get()->peer < 0 && ep->cause.sys_errno != 0 ? not_connected(ep) : result;

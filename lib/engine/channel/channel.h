@@ -16,7 +16,7 @@ pk_result_t pki_ctrl_send(struct pki_peer *peer, const struct pki_msg *msg, cons
 pk_result_t pki_ctrl_post(struct pki_peer *peer, struct pki_recv *recv, const struct pki_msg *tell, struct pki_engine *engine);
 /* An eager put has come that no receive takes: kept and checked as the RTS that its sender did not send. */
 #define PKI_RTS_EAGER_PUT 1u /* in `extra` of that */
-void pki_ctrl_arrived(struct pki_engine *engine, const struct pki_arrival *arrival);
+void pki_ctrl_unexpected_put(struct pki_engine *engine, const struct pki_unexpected_put *put);
 /* What sending it came to; nothing happens when that is PK_IN_PROGRESS. */
 void pki_ctrl_failed(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, pk_result_t result);
 bool pki_ctrl_poll(struct pki_engine *engine, struct pki_peer *peer);
@@ -69,7 +69,7 @@ void pki_note_background(struct pki_engine *engine);
 /* failure.c */
 /* Make the engine unusable; the calling thread's error record becomes the engine's. `tell`: the peers do not know yet. */
 void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
-/* Unlocked, where the lock cannot be had: the peers are told by whoever has it next. */
+/* Unlocked, where the lock is not free: the peers are told by whoever has it next. */
 void pki_engine_poison_unlocked(struct pki_engine *engine, pk_result_t code);
 void pki_failure_tell_rest(struct pki_engine *engine); /* the peers that have not heard of it */
 /* Something with a peer has failed: poison with the endpoint's cause, unless the peers' sockets tell of an earlier and better reason. Without an

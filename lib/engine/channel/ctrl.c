@@ -218,13 +218,13 @@ static void dispatch(struct pki_engine *e, struct pki_peer *peer, const struct p
         handler->go_on(xfer, msg, payload);
 }
 
-void pki_ctrl_arrived(struct pki_engine *e, const struct pki_arrival *arrival)
+void pki_ctrl_unexpected_put(struct pki_engine *e, const struct pki_unexpected_put *put)
 {
-    struct pki_msg msg = arrival->about;
+    struct pki_msg msg = put->about;
 
     msg.kind = PKI_MSG_RTS;
     msg.extra = PKI_RTS_EAGER_PUT;
-    dispatch(e, &e->peers[arrival->ep->peer], &msg, NULL);
+    dispatch(e, &e->peers[put->ep->peer], &msg, NULL);
 }
 
 bool pki_ctrl_poll(struct pki_engine *e, struct pki_peer *peer)

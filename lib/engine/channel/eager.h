@@ -5,7 +5,7 @@
 
 #include "engine/channel/channel.h"
 
-/* An EAGER message to this peer takes along what is owed to it, and one from it brings what it has consumed. */
+/* An EAGER message to this peer returns credit to it, and one from it returns credit to this rank. */
 static inline uint64_t pki_credit_to_return(const struct pki_peer *peer)
 {
     return peer->ctrl->iface->caps.eager_credits ? peer->eager.in : 0;
@@ -17,7 +17,7 @@ static inline void pki_credit_arrived(struct pki_peer *peer, const struct pki_ms
         peer->eager.out -= msg->bytes < peer->eager.out ? msg->bytes : peer->eager.out;
 }
 
-/* May the peer be sent so many bytes more that it has not asked for? */
+/* May the peer be sent `bytes` more that it has not asked for? */
 static inline bool pki_eager_has_credit(const struct pki_peer *peer, size_t bytes)
 {
     return peer->eager.out + bytes + sizeof(struct pki_msg) <= PKI_EAGER_CREDIT;

@@ -61,7 +61,7 @@ struct pki_handlers {
     pk_result_t (*agreement)(struct pki_engine *engine, struct pki_peer *peer, const unsigned char *bytes, size_t n);
     /* What transports have told by events so far: it comes before the news of a peer, which sent them behind it. */
     void (*take_events)(struct pki_engine *engine);
-    int (*missing)(struct pki_engine *engine); /* the rank to blame for the oldest operation; -1: none is */
+    int (*missing)(struct pki_engine *engine); /* the rank that holds up the oldest operation; -1: none is */
     void (*ended)(struct pki_task *task);      /* it is in no list any more, and has its result */
 };
 
@@ -110,7 +110,7 @@ size_t pki_engine_ration(struct pki_engine *engine, size_t bytes);
 /* For texts. */
 struct pki_where pki_engine_where(const struct pki_engine *engine, int peer, const struct pki_task *task);
 const char *pki_task_name(const struct pki_task *task); /* of the operation, as texts and logs have it */
-void pki_task_set_device_driven(struct pki_task *task); /* kernels see to it: it needs to be looked at only now and then */
+void pki_task_set_device_driven(struct pki_task *task); /* kernels see to it: it needs to be looked at only occasionally */
 void pki_task_set_cpu_driven(struct pki_task *task); /* it needs the CPU from now on */
 
 /* Look at sockets and deadlines in the next round, if it is time to. */
@@ -175,13 +175,13 @@ void pki_waiting_drop(int device, void *stream);
 /* listed: a channel for copies to and from peers, if then no more than `limit` streams of the GPU have one; until given. */
 bool pki_waiting_take_channel(int device, void *stream, int limit);
 void pki_waiting_give_channel(int device, void *stream);
-/* listed: a kernel that waits, until the stream's operations have ended; of one warp (0), or a low-latency one of so many CTAs. False: no room.
+/* listed: a kernel that waits, until the stream's operations have ended; of one warp (0), or a low-latency one of `ctas`. False: no room.
  * places: as below */
 bool pki_waiting_occupy(int device, void *stream, int ctas, int places);
 /* Of the GPU's `places` for CTAs that wait, `most` or fewer for the fused collectives of one communicator; 0: there are none left. */
 int pki_waiting_reserve(int device, int places, int most);
 void pki_waiting_return(int device, int ctas);
-/* So many operations more, or fewer, have copies for the library's own queues of the GPU; are there any? */
+/* `by` operations more have copies for the library's own queues of the GPU, or fewer if it is negative. */
 void pki_waiting_copies(int device, int by);
 bool pki_waiting_has_copies(int device);
 

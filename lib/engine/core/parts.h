@@ -144,7 +144,7 @@ struct pki_signal_batch {
     enum pki_wait_how how;
     int ctas;                  /* of kernels that serve */
     struct pki_signal_op ops[PKI_SIGNALS_A_BATCH];
-    int n, deferred;           /* deferred: the last so many tell of copies that the stream has already */
+    int n, deferred;           /* deferred: the last ones, as many as this, tell of copies that the stream has already */
     size_t behind;             /* bytes of those */
     struct pki_stream_last received;
 };
@@ -191,7 +191,7 @@ struct pki_engine_service {
     struct pki_list node;
     atomic_int watched;        /* graphs may wait for peers, whose end somebody has to notice */
     atomic_int async_tasks;    /* the service thread's business */
-    atomic_int device_driven_tasks; /* those of them that need to be looked at only now and then */
+    atomic_int device_driven_tasks; /* those of them that need to be looked at only occasionally */
     unsigned device_driven_calls;
     atomic_int drivers;        /* threads that wait for a stream and see to it themselves */
     bool needs_background;     /* it has control channels that the service thread looks at */

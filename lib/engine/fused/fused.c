@@ -15,7 +15,7 @@
 #include "engine/fused/fused.h"
 #include "util/dtype.h"
 
-#define EPOCHS_END 0xffff0000u  /* from here on the inboxes are cleared and epochs begin anew */
+#define EPOCHS_END 0xffff0000u  /* from here on the inboxes are cleared and epochs start again */
 #define EPOCHS_BEGIN PKI_FUSED_EPOCHS_BEGIN
 #define FOLLOW_NS 1000000u      /* an operation whose end the next one's tells is over so much later, as far as deadlines go */
 #define EPOCHS_FRESH (1u << 28) /* far less than the half of all, from which on an old one would look like one to come */

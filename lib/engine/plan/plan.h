@@ -47,7 +47,7 @@ void pki_plan_step_done(struct pki_task *task, uint32_t step, size_t done, bool 
 
 /* scratch.c */
 size_t pki_scratch_bytes(const struct pki_task *task);
-/* PK_IN_PROGRESS: so many collectives are at work that this one has to wait for one of them. */
+/* PK_IN_PROGRESS: too many collectives are at work: this one has to wait for one of them. */
 pk_result_t pki_scratch_take(struct pki_task *task);
 /* Before the stream has come to the task: some are left for tasks to which theirs has come. */
 pk_result_t pki_scratch_take_early(struct pki_task *task);

@@ -38,7 +38,7 @@ static void drop(struct pki_engine *e, void *ptr, size_t bytes)
     pki_streams_release();
 }
 
-/* *fits: it is long enough; else an entry to be filled anew, one that was too short where nothing keeps that from being freed. NULL: all are
+/* *fits: it is long enough; else an entry to be filled again, one that was too short where nothing keeps that from being freed. NULL: all are
  * in use. */
 static struct pki_scratch *free_scratch(struct pki_engine *e, enum pki_mem_kind kind, size_t bytes, bool *fits)
 {

@@ -221,7 +221,7 @@ bool pki_switched_gives_up(struct pki_task *task, uint64_t now, uint64_t span)
     char why[320];
 
     if (!e->plans.aggregator.fallback || !pki_switched_waits(task) || is_lost(task) ||
-        (pki_switchml_silence(e->plans.aggregator.switchml, now) < silence && !late))
+        (pki_switchml_idle_ns(e->plans.aggregator.switchml, now) < silence && !late))
         return false;
     snprintf(why, sizeof why, "no rank is missing, and after %llu ms %.200s has not sent all sums",
              (unsigned long long)((now - task->begun_ns) / PKI_NS_PER_MS), pki_switched_name(e));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's progress: messages, transfers and tasks, and now and then peers and deadlines; and who waits for it. */
+/* The engine's progress: messages, transfers and tasks, and occasionally peers and deadlines; and who waits for it. */
 #include <limits.h>
 
 #include "engine/mem/graphs.h"
@@ -35,7 +35,7 @@ static void take_event(struct pki_engine *e, struct pki_event *event)
     else if (event->kind == PKI_EVENT_RECEIVED)
         pki_recv_received(pki_container_of(event, struct pki_recv, event));
     else
-        pki_ctrl_arrived(e, pki_container_of(event, struct pki_arrival, event));
+        pki_ctrl_unexpected_put(e, pki_container_of(event, struct pki_unexpected_put, event));
 }
 
 static bool take_events(struct pki_engine *e, struct pki_iface *iface)

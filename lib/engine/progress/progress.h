@@ -5,7 +5,7 @@
 
 #include "engine/plan/plan.h"
 
-/* stragglers.c: look at deadlines; a WHO or HERE has come; the rank to blame for the oldest operation, -1 when there is none */
+/* stragglers.c: look at deadlines; a WHO or HERE has come; the rank that holds up the oldest operation, -1 when there is none */
 void pki_stragglers_check(struct pki_engine *engine, uint64_t now);
 void pki_stragglers_message(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg);
 int pki_engine_missing(struct pki_engine *engine);
@@ -30,7 +30,7 @@ void pki_engine_check_left(struct pki_engine *engine, struct pki_peer *peer);
 void pki_engine_backoff(struct pki_engine *engine, unsigned idle);
 /* The same for who waits for a stream (is_over is set): it soon sleeps, for threads of the program compute beside it. */
 void pki_engine_backoff_beside(const struct pki_awaited *awaited, unsigned idle);
-void pki_service_rest(unsigned idle, bool spins); /* and the service thread, so many times in a row */
+void pki_service_rest(unsigned idle, bool spins); /* and the service thread, idle times in a row */
 /* Who waits may keep the CPU: it is this rank's own, and nothing comes by way of the kernel, whose threads would want it. */
 bool pki_engine_spins(const struct pki_engine *engine);
 
@@ -57,7 +57,7 @@ void pki_watchdog_check(struct pki_engine *engine, uint64_t now); /* unlocked, b
 void pki_engine_leave(struct pki_engine *engine); /* a driver goes */
 void pki_service_attach(struct pki_engine *engine);
 void pki_service_detach(struct pki_engine *engine); /* the thread no longer touches it on return */
-/* Each engine of the process, which stays meanwhile; or none, when the lock is not to be had within the time. */
+/* Each engine of the process, which stays meanwhile; or none, when the lock is not free within the time. */
 void pki_service_each(void (*visit)(struct pki_engine *engine), uint64_t ns);
 pk_result_t pki_service_wake(void);
 pk_result_t pki_service_start(void); /* the thread exists from now on, while there are engines */

@@ -5,7 +5,7 @@
  * engine and host stream. Where some engine has a GPU a second thread watches (watchdog.c): while the first one is kept by the
  * driver in one engine it has another thread take its place, for the other engines.
  *
- * It also looks, now and then, after control channels that can break behind the last message of a rank that then waits in another
+ * It also looks, occasionally, after control channels that can break behind the last message of a rank that then waits in another
  * communicator, or in none: the peer may wait for that message. Where there are such control channels the thread starts with the
  * first of them.
  */

@@ -32,7 +32,7 @@ static bool is_straggler(const struct pki_task *task, const struct pki_peer *pee
     return task->plan != NULL && peer->heard.coll < task->number;
 }
 
-/* From a rank that is waited for to the one that is to blame for it: -1 when all on the way do their part, as far as they know. */
+/* From a rank that is waited for to the one that causes the wait: -1 when all on the way do their part, as far as they know. */
 static int follow(const struct pki_engine *e, const struct pki_task *task, int rank)
 {
     for (int steps = 0; steps < e->config.size; steps++) {

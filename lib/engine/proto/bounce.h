@@ -33,7 +33,7 @@ struct pki_piece {
 
 struct pki_bounce {
     struct pki_list node;    /* engine->proto.bounce_states or spare_bounces */
-    struct pki_piece pieces[2 * PKI_BOUNCE_PIECES]; /* receive: so many may be in slots, and as many more asked for */
+    struct pki_piece pieces[2 * PKI_BOUNCE_PIECES]; /* receive: half may be in slots, the other half asked for */
     unsigned head, tail;
 };
 

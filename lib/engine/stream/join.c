@@ -107,7 +107,7 @@ static bool has_room(const struct pki_engine *e)
            (e->signals.nfree >= 2 + PKI_STREAM_OPERATIONS && pki_list_empty(&e->tasks.all));
 }
 
-/* So many operations are pending in streams that the words are used up: let some end first. */
+/* Operations that are pending in streams have used up the words: let some end first. */
 static pk_result_t take_signals(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;

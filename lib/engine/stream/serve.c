@@ -57,7 +57,7 @@ static bool suits(const struct pki_task *task)
     return task->plan != NULL || (task->xfer != NULL && task->xfer->bytes > 0);
 }
 
-/* What else the engine would ask the driver for when the stream has come here. */
+/* What else the engine would ask the driver for when the stream has come to this point. */
 static bool prepare(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;

@@ -71,7 +71,7 @@ static bool has_credit(struct pki_rdma_ctrl *ctrl, uint32_t reserve)
     return (int32_t)(PKI_RDMA_RING - reserve + ctrl->credit - ctrl->sent) > 0;
 }
 
-/* The next request of the control channel; every so many, or on demand, the device tells that it and those before it are done. */
+/* The next request of the control channel. After every SIGNAL_EVERY, or on demand, the device tells that all so far are done. */
 static struct ibv_send_wr request(struct pki_rdma_qp *qp, bool signalled)
 {
     struct ibv_send_wr wr = { .wr_id = pki_rdma_wr_id(qp, qp->posted) };

@@ -18,7 +18,7 @@ static void describe(const struct pki_rdma_ep *ep, struct pki_text *out)
 
     if (ep->qps == NULL || ctrl->block == NULL)
         return;
-    pki_text_add(out, "%s%s%s%s for %llu ms, queue pairs made anew %u times",
+    pki_text_add(out, "%s%s%s%s for %llu ms, queue pairs made again %u times",
                  states[ep->recover.state], ep->base.state == PKI_EP_DEAD ? ", dead" : "",
                  pki_rdma_has_left(ep) ? ", the peer has left" : "", ep->iface->revoked ? ", revoked" : "",
                  (unsigned long long)((pki_now_ns() - ep->recover.entered_ns) / PKI_NS_PER_MS), ep->recover.epoch);

@@ -72,7 +72,7 @@ static void forget(int *fd)
         close(old);
 }
 
-/* A child has neither the thread nor the mappings that the kernel tells of: it begins anew. */
+/* A child has neither the thread nor the mappings that the kernel tells of: it starts again. */
 static void start_over(void)
 {
     pthread_mutex_init(&monitor.life, NULL);
@@ -133,7 +133,7 @@ void pki_rdma_monitor_open(void)
             monitor.fd = -1;
         }
         if (monitor.fd < 0)
-            pki_log(PKI_LOG_INFO, NULL, "rdma: userfaultfd cannot be used (%s): memory is registered for each transfer anew",
+            pki_log(PKI_LOG_INFO, NULL, "rdma: userfaultfd cannot be used (%s): memory is registered again for each transfer",
                     strerror(errno));
     }
     pthread_mutex_unlock(&monitor.life);

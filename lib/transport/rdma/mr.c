@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Registered memory. What a transfer has used stays registered, within bounds, for the next one, if it is monitored: memory that was
- * freed and mapped anew at the same address must not be mistaken for the old one, whose pages the device still holds.
+ * freed and mapped again at the same address must not be mistaken for the old one, whose pages the device still holds.
  */
 #include <errno.h>
 #include <stdlib.h>

@@ -222,7 +222,7 @@ static void completed(struct pki_rdma_iface *iface, const struct ibv_wc *wc)
     uint32_t slot = (uint32_t)((wc->wr_id & ~PKI_RDMA_RECEIVE) >> 32);
     struct pki_rdma_qp *qp = slot < iface->nslots ? iface->qps[slot] : NULL;
 
-    if (qp == NULL) /* of an endpoint that is closed, or made anew */
+    if (qp == NULL) /* of an endpoint that is closed, or made again */
         return;
     if (wc->status != IBV_WC_SUCCESS) {
         completed_badly(qp, wc);

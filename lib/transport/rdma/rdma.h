@@ -20,7 +20,7 @@
  *
  * Completion events are for who wants to sleep (iface->sleepers); nothing is armed before.
  *
- * When a queue pair fails, all of the pair are made anew and what has not come goes again (recover.c). Where that cannot be,
+ * When a queue pair fails, all of the pair are made again and what has not come goes again (recover.c). Where that cannot be,
  * the endpoint is dead.
  */
 #ifndef PKI_RDMA_H
@@ -199,7 +199,7 @@ struct pki_rdma_hello {
     } rails[PKI_RDMA_RAILS_MAX];
 };
 
-/* What two ranks tell each other, over another transport, when queue pairs have to be made anew. */
+/* What two ranks tell each other, over another transport, when queue pairs have to be made again. */
 struct pki_rdma_note {
     uint32_t kind, epoch;
     struct pki_rdma_hello hello;
@@ -227,7 +227,7 @@ enum pki_rdma_heard {
 struct pki_rdma_recover {
     enum pki_rdma_state state;
     enum pki_rdma_heard heard;
-    uint32_t epoch;      /* how many times queue pairs have been made anew */
+    uint32_t epoch;      /* how many times queue pairs have been made again */
     uint32_t drained;    /* DRAINING: queue pairs whose last receive has been flushed */
     bool said;           /* the note that this state asks for has gone out */
     bool again;          /* CONNECTED: the new ones have failed already */

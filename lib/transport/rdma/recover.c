@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A queue pair that has failed: all of the pair are made anew, at both ends, on the rails whose ports are active then. Notes, which
+ * A queue pair that has failed: all of the pair are made again, at both ends, on the rails whose ports are active then. Notes, which
  * another endpoint carries, say which queue pairs are the new ones and what has come over the old ones:
  *
  *   both ends bring their queue pairs into error, and wait for the completions of what had come before     DRAINING
@@ -23,7 +23,7 @@
 #define DRAIN_NS (3 * PKI_NS_PER_S)
 #define SAY_NS (100 * PKI_NS_PER_MS) /* that a note of the end may wait for room */
 #define TIMEOUT_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again, */
-#define FAILURES 3 /* so many times: on a machine that is starved of processors one may take all that time */
+#define FAILURES 3 /* this number of times: on a machine that is starved of processors one may take all that time */
 /* then a failure is a new one though nothing has completed meanwhile: longer than any device tries */
 #define STOOD_NS (30 * PKI_NS_PER_S)
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look: the rank was not in the library, and that does not count */
@@ -88,7 +88,7 @@ void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what)
     ep->recover.epoch++;
     ep->recover.heard = PKI_RDMA_HEARD_NOTHING;
     ep->recover.again = false;
-    pki_log(PKI_LOG_WARN, &where, "rdma: %s; the queue pairs are made anew", what);
+    pki_log(PKI_LOG_WARN, &where, "rdma: %s; the queue pairs are made again", what);
     drain(ep);
 }
 

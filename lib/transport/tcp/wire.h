@@ -57,7 +57,7 @@ static inline uint32_t pki_tcp_get_length(const unsigned char bytes[PKI_TCP_HEAD
     return pki_get_u32(bytes + 4);
 }
 
-/* What a frame of so many bytes behind its header takes on a control channel. */
+/* What a frame of `bytes` behind its header takes on a control channel. */
 static inline uint32_t pki_tcp_filled(uint32_t bytes)
 {
     return (PKI_TCP_HEADER_BYTES + bytes + PKI_TCP_LINE - 1) / PKI_TCP_LINE * PKI_TCP_LINE;
@@ -92,7 +92,7 @@ struct pki_tcp_ack {
 
 void pki_tcp_put_ack(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_ACK_BYTES], const struct pki_tcp_ack *ack);
 bool pki_tcp_get_ack(const unsigned char bytes[PKI_TCP_ACK_BYTES], struct pki_tcp_ack *ack);
-/* So many chunks were sent on link 1 before the shutdown message. */
+/* The number of chunks that were sent on link 1 before the shutdown message. */
 void pki_tcp_put_close(unsigned char out[PKI_TCP_HEADER_BYTES + PKI_TCP_CLOSE_BYTES], uint64_t chunks);
 static inline uint64_t pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE_BYTES])
 {

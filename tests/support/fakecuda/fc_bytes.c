@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Long copies and fills, in pieces. Thread sanitizer begins to count anew when its clocks are used up (clang 14: some 4 million releases, a few times a
+ * Long copies and fills, in pieces. Thread sanitizer begins to count again when its clocks are used up (clang 14: some 4 million releases, a few times a
  * minute here). A thread learns of it when it synchronises; what it writes until then carries a time of before, and whoever touches that looks like a
  * racer of somebody forgotten: not reported, but every one of the kernels' cells then took a millisecond, and a collective minutes. So a thread
  * synchronises, with nobody, after each piece.

@@ -25,7 +25,7 @@ struct pki_tcp_retransmit { /* copies of chunks whose puts did not wait (retrans
     char *ring; /* NULL until there is one */
     uint64_t head, end;
     uint64_t frames; /* of link 1 up to the last of them */
-    bool never;      /* the connection has been made anew: who leaves could not tell whether the last ones have come */
+    bool never;      /* the connection has been made again: who leaves could not tell whether the last ones have come */
 };
 
 /* ---- ack.c: how many frames have come ---- */

@@ -49,7 +49,7 @@ void pki_tcp_ctrl_write(struct pki_tcp_ctrl *ctrl, const void *data, size_t byte
 /* ---- shutdown.c ---- */
 
 void pki_tcp_ctrl_close(struct pki_tcp_ep *ep); /* say that this rank leaves, and see it out, waiting a moment at most */
-/* So many chunks on link 1 the peer has to have had before it hears how this rank fares. `leaves`: in good order, else the
+/* The peer must have had this number of chunks on link 1 before it hears how this rank fares. `leaves`: in good order, else the
  * chunks are about to be given up. */
 uint64_t pki_tcp_sent_before(const struct pki_tcp_ep *ep, bool leaves);
 

@@ -110,7 +110,7 @@ PKI_HOT void pki_tcp_ctrl_flush(struct pki_tcp_ctrl *ctrl)
     }
 }
 
-/* So many chunks have come on link 1, or never will. */
+/* `chunks` have come on link 1, or never will. */
 static bool have_come(const struct pki_tcp_ep *ep, uint64_t chunks)
 {
     return ep->links[1].state == PKI_TCP_OVER || ep->links[1].received >= chunks;
@@ -251,7 +251,7 @@ static void await_idle(struct pki_tcp_ep *ep)
     pki_tcp_look_again(&ep->links[1]);
 }
 
-/* Behind recv, which returned n for `room` bytes. False: nothing more can be had there now. */
+/* Behind recv, which returned n for `room` bytes. False: there is nothing more to read now. */
 static PKI_HOT bool take_read(struct pki_tcp_ctrl *ctrl, ssize_t n, size_t room)
 {
     struct pki_tcp_link *link = ctrl->link;

@@ -30,7 +30,7 @@ struct pki_tcp_user {
     void (*readable)(struct pki_tcp_link *link);
     /* It stands, and has been looked at: what is to be written, and has room, is written. */
     void (*writable)(struct pki_tcp_link *link);
-    /* The peer has had so many of the frames that were ever queued. False: that cannot be. */
+    /* The peer has had `frames` of all frames that were ever queued. False: that cannot be. */
     bool (*acked)(struct pki_tcp_link *link, uint64_t frames);
     /* It goes, for now or for ever, if it stands at all: nobody uses its descriptor from here on, and the part of a chunk that
      * has come is forgotten. */
@@ -162,7 +162,7 @@ void pki_tcp_link_broken(struct pki_tcp_link *link, int error);
 bool pki_tcp_link_up(struct pki_tcp_link *link, int fd, uint64_t received);
 /* It does not stand, and is to be made after this pause. */
 void pki_tcp_wait_again(struct pki_tcp_link *link, uint64_t pause);
-/* A connection that is being made is begun anew. */
+/* A connection that is being made is started again. */
 void pki_tcp_try_again(struct pki_tcp_link *link);
 /* The endpoint is connected when no connection is still to be made for the first time. */
 void pki_tcp_look_connected(struct pki_tcp_ep *ep);

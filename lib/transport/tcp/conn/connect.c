@@ -11,7 +11,7 @@
 
 #define LABEL_BYTES 32
 #define BACKOFF_MAX_NS (100 * PKI_NS_PER_MS)
-#define SHOWS_PART 8                       /* of the patience: so long stands what a living process has accepted, or will */
+#define SHOWS_PART 8                       /* of PK_RETRY_MS: so long stands what a living process has accepted, or will */
 
 pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
                           const struct pki_tcp_challenge *challenge, unsigned char mac[PKI_TCP_MAC_BYTES])

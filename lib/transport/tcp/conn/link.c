@@ -46,7 +46,7 @@ void pki_tcp_look_again(struct pki_tcp_link *link)
     pki_tcp_link_ready(link);
 }
 
-/* A host that vanishes sends nothing. Where nothing is on its way the kernel asks it now and then; else see
+/* A host that vanishes sends nothing. Where nothing is on its way the kernel asks it occasionally; else see
  * pki_tcp_link_health. */
 void pki_tcp_socket_options(const struct pki_tcp_iface *iface, int fd)
 {

@@ -15,7 +15,7 @@
 #define UNANSWERED_TRIES 3 /* retransmissions or probes without an answer */
 
 /*
- * Bytes are on their way and the peer's kernel has been silent for half of the patience, whatever it was asked. (The kernel's own
+ * Bytes are on their way and the peer's kernel has been silent for half of PK_RETRY_MS, whatever it was asked. (The kernel's own
  * limit, TCP_USER_TIMEOUT, counts a peer as gone that only does not read.)
  */
 void pki_tcp_link_health(struct pki_tcp_link *link)
@@ -64,11 +64,11 @@ static void stays_broken(struct pki_tcp_link *link)
     char text[2 * PKI_NETIF_TEXT] = "", why[128];
     struct pki_text out = { .start = text, .capacity = sizeof text };
     int error = target->state == PKI_TCP_FAILED && target->error != 0 ? target->error : ETIMEDOUT;
-    uint64_t patience_ms = link->ep->iface->params.retry_ns / PKI_NS_PER_MS;
+    uint64_t retry_ms = link->ep->iface->params.retry_ns / PKI_NS_PER_MS;
 
     pki_tcp_target_text(target, &out);
     pki_tcp_lost(link->ep, error, "connection %u broke (%s) and was not restored within PK_RETRY_MS (%llu ms); the peer is at %s",
-                 link->index, pki_tcp_reason(link->attempt.error, why, sizeof why), (unsigned long long)patience_ms, text);
+                 link->index, pki_tcp_reason(link->attempt.error, why, sizeof why), (unsigned long long)retry_ms, text);
 }
 
 static bool has_news(const struct pki_tcp_ep *ep)

@@ -38,12 +38,12 @@ struct pki_tcp_puts { /* of an endpoint (put.c) */
 };
 
 enum pki_tcp_job_state {
-    PKI_TCP_JOB_NONE, /* the half is with who makes progress */
-    PKI_TCP_JOB_LENT, /* a thread has it */
-    PKI_TCP_JOB_ENDED /* the thread is through with it, and it has not been taken back */
+    PKI_TCP_JOB_NONE,      /* the half is with who makes progress */
+    PKI_TCP_JOB_OFFLOADED, /* a thread has it */
+    PKI_TCP_JOB_ENDED      /* the thread is through with it, and it has not been taken back */
 };
 
-/* Half a link that may be lent to a thread for the rest of one chunk (threads.c). */
+/* Half a link that may be given to a thread for the rest of one chunk (threads.c). */
 struct pki_tcp_job {
     struct pki_list node; /* iface->threads.jobs */
     struct pki_tcp_link *link;
@@ -61,7 +61,7 @@ struct pki_tcp_out { /* chunks out: slots [link->acked, link->end), of which `ne
     uint64_t next, sent; /* `sent` of them have ever gone whole, over this connection or one before it */
     size_t written;      /* bytes of `next`, head and payload */
     size_t outstanding;  /* payload bytes in slots whose puts wait */
-    struct pki_tcp_job job; /* while it is lent, `next` and `written` are a thread's */
+    struct pki_tcp_job job; /* while it is offloaded, `next` and `written` are a thread's */
 };
 
 struct pki_tcp_in { /* the chunk that comes in (incoming.c) */
@@ -72,7 +72,7 @@ struct pki_tcp_in { /* the chunk that comes in (incoming.c) */
     struct pki_tcp_chunk chunk;
     size_t left;
     unsigned polls; /* rounds for which its payload has waited for a grant */
-    struct pki_tcp_job job; /* while it is lent, the head and what is left of the chunk are a thread's */
+    struct pki_tcp_job job; /* while it is offloaded, the head and what is left of the chunk are a thread's */
 };
 
 struct pki_tcp_halves { /* of a link */
@@ -97,7 +97,7 @@ struct pki_tcp_threads {
 
 struct pki_tcp_unexpected { /* a chunk that has come before its receive was posted */
     struct pki_list node; /* ep->unexpected.list */
-    struct pki_arrival arrival; /* of the first chunk of a transfer: told until a receive takes it */
+    struct pki_unexpected_put put; /* of the first chunk of a transfer: told until a receive takes it */
     struct pki_tcp_chunk chunk;
     bool whole; /* all of it is here, and acknowledged */
     char payload[];
@@ -148,7 +148,7 @@ void pki_tcp_data_forget(struct pki_tcp_link *link);
 /* For whoever has the half of the link; the result is the system call's. What is left of the chunk being received after
  * `done` bytes more, and the head of the next one. */
 ssize_t pki_tcp_chunk_receive(struct pki_tcp_link *link, size_t done);
-/* So many bytes of these have come. False: the link is broken, or the endpoint lost. */
+/* `bytes` of these have come. False: the link is broken, or the endpoint lost. */
 bool pki_tcp_advance_in(struct pki_tcp_link *link, size_t bytes);
 /* A thread has ended its job: go on from there. False: as above. */
 bool pki_tcp_data_returned(struct pki_tcp_job *job);
@@ -156,7 +156,7 @@ bool pki_tcp_data_returned(struct pki_tcp_job *job);
 /* ---- threads.c: other threads for long chunks ---- */
 
 /* The half is not the caller's now. */
-static inline bool pki_tcp_job_is_lent(const struct pki_tcp_job *job)
+static inline bool pki_tcp_job_is_offloaded(const struct pki_tcp_job *job)
 {
     return atomic_load_explicit(&job->state, memory_order_relaxed) != PKI_TCP_JOB_NONE;
 }

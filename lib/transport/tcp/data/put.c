@@ -107,7 +107,7 @@ static void stripe(struct pki_tcp_ep *ep)
 static void write_at_once(struct pki_tcp_ep *ep)
 {
     for (uint32_t i = 1; i <= ep->params.sockets; i++)
-        if (ep->links[i].state == PKI_TCP_UP && ep->links[i].writable && !pki_tcp_job_is_lent(&ep->links[i].out->job))
+        if (ep->links[i].state == PKI_TCP_UP && ep->links[i].writable && !pki_tcp_job_is_offloaded(&ep->links[i].out->job))
             pki_tcp_data_write(&ep->links[i]);
 }
 
@@ -298,7 +298,7 @@ void pki_tcp_data_give_up(struct pki_tcp_ep *ep)
 
 static void readable(struct pki_tcp_link *link)
 {
-    if (!pki_tcp_job_is_lent(&link->in->job))
+    if (!pki_tcp_job_is_offloaded(&link->in->job))
         pki_tcp_data_read(link);
 }
 
@@ -308,7 +308,7 @@ static void writable(struct pki_tcp_link *link)
 
     if (ctrl->acks.due) /* before the long write: the peer waits for them */
         pki_tcp_ctrl_flush(ctrl);
-    if (link->writable && !pki_tcp_job_is_lent(&link->out->job))
+    if (link->writable && !pki_tcp_job_is_offloaded(&link->out->job))
         pki_tcp_data_write(link);
 }
 

@@ -4,9 +4,9 @@
  * or a fast network, is the copy out of the kernel, which one thread does at 10 GB/s. Not a thread a connection: a bounded
  * number, for all peers.
  *
- * One half of a connection, what comes in or what goes out, is lent for the rest of one chunk. Until the thread has ended that,
- * nobody else touches this half. Which transfer a chunk is of, where it goes, acknowledgements and all messages stay with who
- * makes progress.
+ * One half of a connection, what comes in or what goes out, is given to a thread for the rest of one chunk. Until that has
+ * ended, nobody else touches this half. Which transfer a chunk is of, where it goes, acknowledgements and all messages stay
+ * with who makes progress.
  *
  * A thread that is asleep is woken for the next time, not for this: waking it costs as much as reading 512 KiB.
  */
@@ -174,7 +174,7 @@ bool pki_tcp_offload(struct pki_tcp_link *link, bool out, size_t bytes, size_t w
         job->moved = 0;
         job->how = PKI_TCP_JOB_STOPPED;
         atomic_store_explicit(&job->recalled, false, memory_order_relaxed);
-        set_state(job, PKI_TCP_JOB_LENT);
+        set_state(job, PKI_TCP_JOB_OFFLOADED);
         pki_list_init(&job->node);
         pki_list_push(&link->ep->iface->threads.jobs, &job->node);
         atomic_store(&thread->job, job);
@@ -217,7 +217,7 @@ bool pki_tcp_take_back(struct pki_tcp_iface *iface)
 /* A thread looks at `recalled` after each of its system calls, none of which waits. */
 static void recall(struct pki_tcp_job *job)
 {
-    if (!pki_tcp_job_is_lent(job))
+    if (!pki_tcp_job_is_offloaded(job))
         return;
     atomic_store(&job->recalled, true);
     while (!has_ended(job))
@@ -235,7 +235,7 @@ void pki_tcp_settle_out(struct pki_tcp_link *link)
 {
     struct pki_tcp_job *job = &link->out->job;
 
-    if (!pki_tcp_job_is_lent(job))
+    if (!pki_tcp_job_is_offloaded(job))
         return;
     recall(job);
     (void)pki_tcp_data_returned(job);

@@ -32,7 +32,7 @@ bool pki_tcp_unexpected_may(struct pki_tcp_ep *ep, const struct pki_tcp_chunk *c
 static void unexpected_free(struct pki_tcp_ep *ep, struct pki_tcp_unexpected *unexpected)
 {
     ep->unexpected.bytes -= unexpected->chunk.bytes;
-    pki_list_remove(&unexpected->arrival.event.node);
+    pki_list_remove(&unexpected->put.event.node);
     pki_list_remove(&unexpected->node);
     free(unexpected);
 }
@@ -42,13 +42,13 @@ static void tell(struct pki_tcp_ep *ep, struct pki_tcp_unexpected *unexpected)
 {
     const struct pki_tcp_chunk *chunk = &unexpected->chunk;
 
-    unexpected->arrival.ep = &ep->base;
-    unexpected->arrival.about = (struct pki_msg){
+    unexpected->put.ep = &ep->base;
+    unexpected->put.about = (struct pki_msg){
         .flags = chunk->flags, .index = chunk->index, .sig = chunk->sig, .op = chunk->op, .bytes = chunk->eager_put
     };
-    pki_list_init(&unexpected->arrival.event.node);
+    pki_list_init(&unexpected->put.event.node);
     if (chunk->offset == 0)
-        pki_event_push(&ep->iface->base, &unexpected->arrival.event, PKI_EVENT_UNEXPECTED);
+        pki_event_push(&ep->iface->base, &unexpected->put.event, PKI_EVENT_UNEXPECTED);
 }
 
 static bool keep_chunk(struct pki_tcp_link *link)

@@ -5,7 +5,7 @@
 
 #include "api/api.h"
 #include "util/dtype.h"
-#include "util/hot.h"
+#include "util/noinline.h"
 
 struct args {
     const void *sendbuf;
@@ -304,7 +304,7 @@ static pk_result_t prepare(struct call *c, enum pki_coll coll, pk_stream_t strea
     return result;
 }
 
-static PKI_COLD pk_result_t run_new(enum pki_coll coll, const struct args *args, pk_comm_t *comm, pk_stream_t stream)
+static PKI_NOINLINE pk_result_t run_new(enum pki_coll coll, const struct args *args, pk_comm_t *comm, pk_stream_t stream)
 {
     const struct pki_shape *shape = pki_coll_shape(coll);
     struct call c = { .comm = comm, .shape = shape, .args = args, .where = PKI_CALL(shape->name) };

@@ -2,7 +2,7 @@
 /* Sends and receives: checked and described. */
 #include "api/api.h"
 #include "util/dtype.h"
-#include "util/hot.h"
+#include "util/noinline.h"
 
 /* Nothing to refuse, nothing to record: the engine may be asked whether the message goes at once, without a description. Else
  * what is special about the call is found out below, with a text. */
@@ -44,7 +44,7 @@ static pk_result_t submit(bool is_send, const void *in, void *out, size_t count,
     return pki_submit(comm, &request);
 }
 
-static PKI_COLD pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm,
+static PKI_NOINLINE pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm,
                                  pk_stream_t stream)
 {
     const int cancel = pki_cancel_hold();
@@ -52,7 +52,7 @@ static PKI_COLD pk_result_t p2p(bool is_send, const void *in, void *out, size_t 
     return pki_leave(cancel, submit(is_send, in, out, count, dtype, peer, comm, stream));
 }
 
-PKI_HOT pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream)
+pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream)
 {
     if (is_plain(buf, count, dtype, peer, comm, stream) &&
         pki_engine_send_inline(comm->engine, peer, buf, count * pki_dtype_bytes(dtype)))
@@ -60,7 +60,7 @@ PKI_HOT pk_result_t pk_send(const void *buf, size_t count, pk_dtype_t dtype, int
     return p2p(true, buf, NULL, count, dtype, peer, comm, stream);
 }
 
-PKI_HOT pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream)
+pk_result_t pk_recv(void *buf, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm, pk_stream_t stream)
 {
     if (is_plain(buf, count, dtype, peer, comm, stream) &&
         pki_engine_recv_inline(comm->engine, peer, buf, count * pki_dtype_bytes(dtype)))

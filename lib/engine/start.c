@@ -4,7 +4,7 @@
 #include "engine/mem/graphs.h"
 #include "engine/stream/move.h"
 #include "engine/stream/serve.h"
-#include "util/hot.h"
+#include "util/noinline.h"
 
 static bool is_mixed(const struct pki_request *requests, int n)
 {
@@ -338,7 +338,7 @@ static pk_result_t run_task(struct pki_engine *e, const struct pki_request *requ
     return started != PK_OK ? started : finished;
 }
 
-static PKI_COLD pk_result_t run_held(struct pki_engine *e, const struct pki_request *request, enum pki_inline inlined,
+static PKI_NOINLINE pk_result_t run_held(struct pki_engine *e, const struct pki_request *request, enum pki_inline inlined,
                                       struct pki_list *blocking)
 {
     const int cancel = pki_cancel_hold();

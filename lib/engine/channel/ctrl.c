@@ -5,7 +5,6 @@
 
 #include "engine/channel/channel.h"
 #include "engine/channel/eager.h"
-#include "util/hot.h"
 
 #define KEY_FLAGS (PKI_MSG_FLAG_COLL | PKI_MSG_FLAG_CAPTURED)
 
@@ -177,7 +176,7 @@ static bool has_credit_to_return(const struct pki_peer *peer)
     return peer->eager.in >= PKI_EAGER_CREDIT / 2 || (peer->eager_put.in > 0 && peer->eager_put.in >= peer->eager_put.credit / 2);
 }
 
-PKI_HOT void pki_ctrl_consumed(struct pki_engine *e, struct pki_peer *peer, size_t payload)
+void pki_ctrl_consumed(struct pki_engine *e, struct pki_peer *peer, size_t payload)
 {
     peer->eager.in += payload + sizeof(struct pki_msg);
     if (has_credit_to_return(peer))

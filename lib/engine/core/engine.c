@@ -3,7 +3,6 @@
 #include <sched.h>
 
 #include "engine/core/internal.h"
-#include "util/hot.h"
 
 /* By who has the lock. */
 static inline void count_turn(struct pki_engine *e)
@@ -11,7 +10,7 @@ static inline void count_turn(struct pki_engine *e)
     atomic_store_explicit(&e->lock.turns, atomic_load_explicit(&e->lock.turns, memory_order_relaxed) + 1, memory_order_relaxed);
 }
 
-PKI_HOT void pki_engine_lock(struct pki_engine *e)
+void pki_engine_lock(struct pki_engine *e)
 {
     unsigned spins = 0;
 
@@ -32,7 +31,7 @@ bool pki_engine_trylock(struct pki_engine *e)
     return true;
 }
 
-PKI_HOT void pki_engine_unlock(struct pki_engine *e)
+void pki_engine_unlock(struct pki_engine *e)
 {
     count_turn(e);
     atomic_flag_clear_explicit(&e->lock.flag, memory_order_release);

@@ -8,7 +8,7 @@
 #include "engine/channel/eager.h"
 #include "engine/inline/inline.h"
 #include "util/copy.h"
-#include "util/hot.h"
+#include "util/noinline.h"
 
 static bool may_be_inline(const struct pki_engine *e, const struct pki_peer *peer, size_t bytes)
 {
@@ -45,7 +45,7 @@ static bool send_locked(struct pki_engine *e, struct pki_peer *peer, const void 
 
 enum found { FOUND_NOTHING, FOUND_IT, FOUND_OTHER };
 
-static PKI_HOT void took(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg)
+static void took(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg)
 {
     pki_credit_arrived(peer, msg);
     peer->recvs_begun[0]++;
@@ -90,7 +90,7 @@ static enum found recv_turn(struct pki_engine *e, struct pki_peer *peer, void *o
     return found;
 }
 
-static PKI_HOT PKI_COLD bool send_now(struct pki_engine *e, struct pki_peer *peer, const void *in, size_t bytes)
+static PKI_NOINLINE bool send_now(struct pki_engine *e, struct pki_peer *peer, const void *in, size_t bytes)
 {
     bool done;
 
@@ -100,7 +100,7 @@ static PKI_HOT PKI_COLD bool send_now(struct pki_engine *e, struct pki_peer *pee
     return done;
 }
 
-static PKI_HOT PKI_COLD bool recv_now(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
+static PKI_NOINLINE bool recv_now(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
 {
     enum found found;
     int turns = 0;
@@ -115,7 +115,7 @@ static PKI_HOT PKI_COLD bool recv_now(struct pki_engine *e, struct pki_peer *pee
     return found == FOUND_IT;
 }
 
-static PKI_HOT PKI_COLD bool send_held(struct pki_engine *e, struct pki_peer *peer, const void *in, size_t bytes)
+static PKI_NOINLINE bool send_held(struct pki_engine *e, struct pki_peer *peer, const void *in, size_t bytes)
 {
     const int cancel = pki_cancel_hold();
     const bool done = send_now(e, peer, in, bytes);
@@ -124,7 +124,7 @@ static PKI_HOT PKI_COLD bool send_held(struct pki_engine *e, struct pki_peer *pe
     return done;
 }
 
-static PKI_HOT PKI_COLD bool recv_held(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
+static PKI_NOINLINE bool recv_held(struct pki_engine *e, struct pki_peer *peer, void *out, size_t bytes)
 {
     const int cancel = pki_cancel_hold();
     const bool done = recv_now(e, peer, out, bytes);
@@ -133,7 +133,7 @@ static PKI_HOT PKI_COLD bool recv_held(struct pki_engine *e, struct pki_peer *pe
     return done;
 }
 
-PKI_HOT bool pki_engine_send_inline(struct pki_engine *e, int to, const void *in, size_t bytes)
+bool pki_engine_send_inline(struct pki_engine *e, int to, const void *in, size_t bytes)
 {
     struct pki_peer *peer = &e->peers[to];
 
@@ -142,7 +142,7 @@ PKI_HOT bool pki_engine_send_inline(struct pki_engine *e, int to, const void *in
     return e->ifaces.call_kernel ? send_held(e, peer, in, bytes) : send_now(e, peer, in, bytes);
 }
 
-PKI_HOT bool pki_engine_recv_inline(struct pki_engine *e, int from, void *out, size_t bytes)
+bool pki_engine_recv_inline(struct pki_engine *e, int from, void *out, size_t bytes)
 {
     struct pki_peer *peer = &e->peers[from];
 

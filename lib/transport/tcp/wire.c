@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "util/bytes.h"
-#include "util/hot.h"
 #include "util/netif.h"
 
 #define FRAME_MAGIC 0x6b50u         /* "Pk" */
@@ -32,7 +31,7 @@ static void put_header(unsigned char *out, enum pki_tcp_frame_type type, uint32_
     pki_put_u32(out + 4, bytes);
 }
 
-PKI_HOT bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct pki_tcp_frame *frame)
+bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES], struct pki_tcp_frame *frame)
 {
     static const struct {
         uint32_t min, max;
@@ -56,7 +55,7 @@ PKI_HOT bool pki_tcp_get_header(const unsigned char bytes[PKI_TCP_HEADER_BYTES],
     return true;
 }
 
-PKI_HOT size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg)
+size_t pki_tcp_put_msg(unsigned char out[PKI_TCP_MSG_HEAD_MAX], const struct pki_msg *msg)
 {
     unsigned char *to = out + PKI_TCP_HEADER_BYTES;
     uint32_t fixed = PKI_TCP_MSG_SHORT_BYTES;
@@ -90,7 +89,7 @@ static uint32_t fixed_bytes(const unsigned char *bytes, uint32_t count)
     return count >= fixed && count - fixed <= most ? fixed : 0;
 }
 
-PKI_HOT bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload)
+bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload)
 {
     struct pki_msg m = { .kind = bytes[0], .flags = bytes[1], .index = pki_get_u16(bytes + 2), .sig = pki_get_u32(bytes + 4),
                          .op = pki_get_u64(bytes + 8) };

@@ -7,7 +7,6 @@
 
 #include "transport/tcp/tcp.h"
 #include "util/copy.h"
-#include "util/hot.h"
 
 #define TX_MASK (PKI_TCP_TX_BYTES - 1)
 
@@ -82,7 +81,7 @@ static void end_by_reading(struct pki_tcp_link *link)
     pki_tcp_link_ready(link);
 }
 
-PKI_HOT void pki_tcp_ctrl_flush(struct pki_tcp_ctrl *ctrl)
+void pki_tcp_ctrl_flush(struct pki_tcp_ctrl *ctrl)
 {
     struct pki_tcp_link *link = ctrl->link;
 
@@ -116,12 +115,12 @@ static bool have_come(const struct pki_tcp_ep *ep, uint64_t chunks)
     return ep->links[1].state == PKI_TCP_OVER || ep->links[1].received >= chunks;
 }
 
-PKI_HOT bool pki_tcp_has_room(const struct pki_tcp_ep *ep, const struct pki_msg *msg)
+bool pki_tcp_has_room(const struct pki_tcp_ep *ep, const struct pki_msg *msg)
 {
     return ep->left || tx_room(&ep->ctrl) >= PKI_TCP_MSG_HEAD_MAX + msg->payload + PKI_TCP_LINE;
 }
 
-PKI_HOT pk_result_t pki_tcp_send(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
+pk_result_t pki_tcp_send(struct pki_ep *base, const struct pki_msg *msg, const void *payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_ctrl *ctrl = &ep->ctrl;
@@ -148,7 +147,7 @@ PKI_HOT pk_result_t pki_tcp_send(struct pki_ep *base, const struct pki_msg *msg,
     return PK_OK;
 }
 
-static PKI_HOT void forget_acked(struct pki_tcp_ctrl *ctrl, uint64_t frames)
+static void forget_acked(struct pki_tcp_ctrl *ctrl, uint64_t frames)
 {
     struct pki_tcp_link *link = ctrl->link;
 
@@ -184,7 +183,7 @@ static bool take_frame(struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *fr
 
 /* A shutdown message that came before what was sent ahead of it by another connection. That one's frames will have this control
  * channel looked at again. */
-static PKI_HOT bool is_held(const struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *frame)
+static bool is_held(const struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *frame)
 {
     const unsigned char *bytes = ctrl->rx + ctrl->rx_scan + PKI_TCP_HEADER_BYTES;
 
@@ -213,7 +212,7 @@ static inline void pass(struct pki_tcp_ctrl *ctrl, const struct pki_tcp_frame *f
 }
 
 /* Look at the frames that are whole now. False: the endpoint is lost. */
-static PKI_HOT bool scan(struct pki_tcp_ctrl *ctrl)
+static bool scan(struct pki_tcp_ctrl *ctrl)
 {
     while (ctrl->rx_tail - ctrl->rx_scan >= PKI_TCP_HEADER_BYTES) {
         struct pki_tcp_frame frame;
@@ -252,7 +251,7 @@ static void await_idle(struct pki_tcp_ep *ep)
 }
 
 /* Behind recv, which returned n for `room` bytes. False: there is nothing more to read now. */
-static PKI_HOT bool take_read(struct pki_tcp_ctrl *ctrl, ssize_t n, size_t room)
+static bool take_read(struct pki_tcp_ctrl *ctrl, ssize_t n, size_t room)
 {
     struct pki_tcp_link *link = ctrl->link;
 
@@ -280,7 +279,7 @@ static PKI_HOT bool take_read(struct pki_tcp_ctrl *ctrl, ssize_t n, size_t room)
     return false;
 }
 
-PKI_HOT bool pki_tcp_ctrl_read(struct pki_tcp_ctrl *ctrl)
+bool pki_tcp_ctrl_read(struct pki_tcp_ctrl *ctrl)
 {
     struct pki_tcp_link *link = ctrl->link;
     bool moved = false, more = true;
@@ -312,7 +311,7 @@ void pki_tcp_ctrl_look(struct pki_tcp_ep *ep)
         pki_tcp_look_again(ctrl->link);
 }
 
-static PKI_HOT bool look_directly(struct pki_tcp_ctrl *ctrl)
+static bool look_directly(struct pki_tcp_ctrl *ctrl)
 {
     struct pki_tcp_iface *iface = ctrl->link->ep->iface;
 
@@ -328,7 +327,7 @@ static bool is_early(const struct pki_tcp_ep *ep, const struct pki_msg *msg)
     return msg->kind == PKI_MSG_SIDE && !have_come(ep, msg->offset);
 }
 
-static PKI_HOT bool peek_ctrl(struct pki_tcp_ctrl *ctrl, struct pki_msg *msg, const void **payload)
+static bool peek_ctrl(struct pki_tcp_ctrl *ctrl, struct pki_msg *msg, const void **payload)
 {
     struct pki_tcp_ep *ep = ctrl->link->ep;
 
@@ -352,7 +351,7 @@ static PKI_HOT bool peek_ctrl(struct pki_tcp_ctrl *ctrl, struct pki_msg *msg, co
     return false;
 }
 
-PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
+bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void **payload)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_ctrl *ctrl = &ep->ctrl;
@@ -361,7 +360,7 @@ PKI_HOT bool pki_tcp_peek(struct pki_ep *base, struct pki_msg *msg, const void *
     return (ctrl->rx_head != ctrl->rx_scan || look_directly(ctrl)) && peek_ctrl(ctrl, msg, payload);
 }
 
-PKI_HOT void pki_tcp_pop(struct pki_ep *base)
+void pki_tcp_pop(struct pki_ep *base)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_ctrl *ctrl = &ep->ctrl;

@@ -18,7 +18,6 @@
 
 #include <pickle/pickle.h>
 
-#define RANKS_MAX 64
 #define ROUNDS 21 /* the first one opens libraries and fills caches: it is shown apart */
 #define TIMEOUT_MS 30000
 
@@ -28,8 +27,8 @@ struct board { /* shared by the processes */
     atomic_uint arrived, generation;
     atomic_int failed;
     pk_unique_id_t id;
-    double ms[ROUNDS][RANKS_MAX];
-    double init_kib[RANKS_MAX], used_kib[RANKS_MAX];
+    double ms[ROUNDS][STARTUP_RANKS_MAX];
+    double init_kib[STARTUP_RANKS_MAX], used_kib[STARTUP_RANKS_MAX];
 };
 
 static double now_ms(void)
@@ -130,7 +129,7 @@ int startup_rank(const char *fd, const char *rank_text, const char *size_text)
 {
     struct board *b = map_board(atoi(fd));
     int rank = atoi(rank_text), size = atoi(size_text);
-    pk_result_t result = b != NULL && size >= 1 && size <= RANKS_MAX && rank >= 0 && rank < size ? PK_OK : PK_ERR_ARG;
+    pk_result_t result = b != NULL && size >= 1 && size <= STARTUP_RANKS_MAX && rank >= 0 && rank < size ? PK_OK : PK_ERR_ARG;
 
     for (int round = 0; round < ROUNDS && result == PK_OK; round++)
         result = one_round(b, round, rank, size);
@@ -188,11 +187,11 @@ static pid_t start(const char *self, int fd, int rank, int size)
 int startup_print(int size)
 {
     int fd = memfd_create("pickle-startup", 0), failed = 0, status;
-    pid_t pids[RANKS_MAX];
+    pid_t pids[STARTUP_RANKS_MAX];
     struct board *b;
 
-    if (size < 1 || size > RANKS_MAX || fd < 0 || ftruncate(fd, sizeof *b) != 0 || (b = map_board(fd)) == NULL) {
-        fprintf(stderr, "--startup: 1 to %d ranks\n", RANKS_MAX);
+    if (fd < 0 || ftruncate(fd, sizeof *b) != 0 || (b = map_board(fd)) == NULL) {
+        perror("--startup: shared memory");
         return 2;
     }
     for (int r = 0; r < size; r++) {

@@ -260,8 +260,7 @@ int main(int argc, char **argv)
     struct run r = { .rank = 0 };
     int rc;
 
-    if (!allreduce_parse(argc, argv, &r.o, &rc))
-        return rc;
+    allreduce_parse(argc, argv, &r.o);
     rc = prepare(&r);
     if (rc == 0) {
         fill(&r);

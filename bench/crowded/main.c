@@ -3,7 +3,6 @@
  * pickle-crowded: ranks that share CPUs, and groups over several communicators. Each row is two kinds of turns, taken in pairs in one run, whose
  * medians are compared: allreduce of 8 bytes among two and among three ranks that are all bound to one CPU; and two allreduces of 8 bytes in a
  * group, both in one communicator or one in each of two, among ranks that have two CPUs or one.
- * usage: pickle-crowded [PAIRS]     (default 15)
  */
 #include <sched.h>
 #include <stdbool.h>
@@ -16,6 +15,8 @@
 #include <unistd.h>
 
 #include <pickle/pickle.h>
+
+#include "arguments.h"
 
 #define PAIRS_MAX 1000
 #define TURN_US 30000.0
@@ -194,12 +195,8 @@ int main(int argc, char **argv)
     cpu_set_t mine;
     int cpus[2], n = 0;
 
-    if (argc > 1)
-        pairs = atoi(argv[1]);
-    if (argc > 2 || pairs < 1 || pairs > PAIRS_MAX) {
-        fprintf(stderr, "usage: pickle-crowded [PAIRS]\n");
-        return 2;
-    }
+    if (arguments_parse("pickle-crowded", "usage: pickle-crowded [PAIRS]   (default 15)\n", &(struct argument){ 0 }, 0, 1, argc, argv) < argc)
+        pairs = (int)argument_size("PAIRS", argv[argc - 1], 1, PAIRS_MAX);
     if (sched_getaffinity(0, sizeof mine, &mine) != 0) {
         perror("pickle-crowded: sched_getaffinity");
         return 1;

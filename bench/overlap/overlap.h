@@ -80,7 +80,7 @@ void beside_watch_close(void);
 
 /* ---- args.c ---- */
 void beside_parse(int argc, char **argv, struct beside_options *options);
-extern const char *const beside_operation_names[BESIDE_OPERATIONS];
+extern const char *const beside_operation_names[BESIDE_OPERATIONS + 1];
 
 /* ---- work.c: computing ---- */
 struct beside_work {

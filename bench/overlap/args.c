@@ -5,7 +5,7 @@
 
 #include "arguments.h"
 
-const char *const beside_operation_names[BESIDE_OPERATIONS + 1] = { "sendrecv", "oneway", "allgather", "allreduce", NULL };
+const char *const overlap_operation_names[OVERLAP_OPERATIONS + 1] = { "sendrecv", "oneway", "allgather", "allreduce", NULL };
 
 static const char usage[] =
     "usage: pickle-perf-overlap [options]   (one process a rank and a GPU, by mpirun or PK_RANK, PK_SIZE, PK_ROOT; 2 ranks or more)\n"
@@ -27,7 +27,7 @@ static const char usage[] =
     "  --spoil             change a result before it is checked: the program must then fail\n"
     "  --stall             stand still in a step: the program must then end by --limit\n";
 
-static struct beside_options o = { .turns = 3, .interval_ms = 300, .warm_ms = 100, .max_sms = 16, .first = true, .limit_s = 60 };
+static struct overlap_options o = { .turns = 3, .interval_ms = 300, .warm_ms = 100, .max_sms = 16, .first = true, .limit_s = 60 };
 
 static void take_works(char *list)
 {
@@ -36,7 +36,7 @@ static void take_works(char *list)
 
     o.work_count = 0;
     for (char *word = strtok_r(list, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
-        if (o.work_count == BESIDE_WORKS)
+        if (o.work_count == OVERLAP_WORKS)
             argument_refuse("--compute", word);
         o.works[o.work_count++] = known[argument_word("--compute", word, known)];
     }
@@ -48,13 +48,13 @@ static void take_cases(char *list)
 
     o.case_count = 0;
     for (char *word = strtok_r(list, ",", &rest); word != NULL; word = strtok_r(NULL, ",", &rest)) {
-        struct beside_case *c = &o.cases[o.case_count];
+        struct overlap_case *c = &o.cases[o.case_count];
         char *colon = strchr(word, ':');
 
-        if (colon == NULL || o.case_count == BESIDE_CASES)
+        if (colon == NULL || o.case_count == OVERLAP_CASES)
             argument_refuse("--cases", word);
         *colon = '\0';
-        c->operation = (enum beside_operation)argument_word("--cases", word, beside_operation_names);
+        c->operation = (enum overlap_operation)argument_word("--cases", word, overlap_operation_names);
         c->bytes = argument_size("--cases", colon + 1, 4096, 16ull << 30);
         c->bytes -= c->bytes % 4096;
         o.case_count++;
@@ -67,7 +67,7 @@ static const char *const nccl_settings[] = { "off", "default", "zerocta", NULL }
 static const struct argument table[] = {
     ARGUMENT_TAKEN("compute", 0, take_works),
     ARGUMENT_TAKEN("cases", 0, take_cases),
-    ARGUMENT_NUMBER("turns", 0, &o.turns, 1, BESIDE_TURNS),
+    ARGUMENT_NUMBER("turns", 0, &o.turns, 1, OVERLAP_TURNS),
     ARGUMENT_REAL("interval", 0, &o.interval_ms, 1, 10000),
     ARGUMENT_REAL("warm", 0, &o.warm_ms, 0, 10000),
     ARGUMENT_NUMBER("max-sms", 0, &o.max_sms, 1, 1024),
@@ -83,14 +83,14 @@ static const struct argument table[] = {
     { 0 },
 };
 
-void beside_parse(int argc, char **argv, struct beside_options *options)
+void overlap_parse(int argc, char **argv, struct overlap_options *options)
 {
     static char works[] = "matmul,attention", cases[] = "sendrecv:64M,sendrecv:1G,allgather:64M,allgather:1G,allreduce:1G";
 
     take_works(works);
     take_cases(cases);
     arguments_parse("pickle-perf-overlap", usage, table, 0, 0, argc, argv);
-    if (o.bare && o.nccl == BESIDE_NCCL_ZERO_CTA) /* NCCL's memory has no legacy handles */
+    if (o.bare && o.nccl == OVERLAP_NCCL_ZERO_CTA) /* NCCL's memory has no legacy handles */
         argument_refuse("--bare with --nccl", "zerocta");
     *options = o;
 }

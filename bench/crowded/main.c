@@ -209,7 +209,7 @@ int main(int argc, char **argv)
         perror("pickle-crowded: mmap");
         return 1;
     }
-    printf("# medians of %d pairs, turn by turn; the goal of each ratio is 1.5 at most\n", pairs);
+    printf("# medians of %d pairs, turn by turn\n", pairs);
     two_or_three(cpus);
     groups(2, 1, cpus);
     if (n == 2)

@@ -4,6 +4,7 @@
  * processes exist before the clock starts, and no launcher takes part.
  */
 #include "info_startup.h"
+#include "timing.h"
 
 #include <spawn.h>
 #include <stdatomic.h>
@@ -13,7 +14,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <pickle/pickle.h>
@@ -30,14 +30,6 @@ struct board { /* shared by the processes */
     double ms[ROUNDS][STARTUP_RANKS_MAX];
     double init_kib[STARTUP_RANKS_MAX], used_kib[STARTUP_RANKS_MAX];
 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 static void meet(struct board *b, unsigned size)
 {
@@ -100,10 +92,10 @@ static pk_result_t one_round(struct board *b, int round, int rank, int size)
     if (round == 1)
         b->init_kib[rank] = own_kib();
     meet(b, (unsigned)size);
-    begun = now_ms();
+    begun = now_us();
     if (result == PK_OK)
         result = pk_comm_init_rank(&comm, size, rank, &id, &config);
-    b->ms[round][rank] = now_ms() - begun;
+    b->ms[round][rank] = (now_us() - begun) * 1e-3;
     meet(b, (unsigned)size);
     if (result == PK_OK && round == 1) {
         b->init_kib[rank] = own_kib() - b->init_kib[rank];

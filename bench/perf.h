@@ -186,7 +186,6 @@ void perf_layout_free(struct perf_run *run);
 /* perf_ops.c. Ends the program with the library's text unless result is PK_OK. */
 void perf_must(pk_result_t result, const char *what);
 extern const struct perf_library perf_pickle;
-double perf_now_us(void);
 /* Every rank's `value`, in rank order, into values[size]. Also a barrier. */
 void perf_share(struct perf_run *run, const void *value, void *values, size_t bytes);
 /* Post the operation once, and pass the root on where all have their turn. sendrecv one way: one window. */

@@ -11,12 +11,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <pickle/pickle.h>
 
 #include "arguments.h"
+#include "timing.h"
 
 #define PAIRS_MAX 1000
 #define TURN_US 30000.0
@@ -29,14 +29,6 @@ struct times {
 
 static struct times *times;
 static int pairs = 15;
-
-static double now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
 
 static void must(pk_result_t result, const char *what)
 {
@@ -155,20 +147,9 @@ static void run(const struct job *job, const int *cpus)
         exit(1);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
-static double median(double *us)
-{
-    qsort(us, (size_t)pairs, sizeof *us, by_size);
-    return us[pairs / 2];
-}
-
 static void row(const char *what, const char *first, const char *second)
 {
-    double one = median(times->us[0]), other = median(times->us[1]);
+    double one = median(times->us[0], (size_t)pairs), other = median(times->us[1], (size_t)pairs);
 
     printf("%-26s %10.1f us %-18s %10.1f us %-18s ratio %8.2f\n", what, one, first, other, second, other / one);
 }

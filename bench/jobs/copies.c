@@ -100,16 +100,16 @@ static void copy(struct copies *c, char *to, bool wait)
 
 static double back_to_back_us(struct copies *c, char *to)
 {
-    double begin = jobs_now_us();
+    double begin = now_us();
 
     for (unsigned i = 0; i < BACK_TO_BACK; i++)
         copy(c, to, i == BACK_TO_BACK - 1);
-    return (jobs_now_us() - begin) / BACK_TO_BACK;
+    return (now_us() - begin) / BACK_TO_BACK;
 }
 
 static double by_kernel_us(struct copies *c)
 {
-    double begin = jobs_now_us();
+    double begin = now_us();
 
     for (size_t at = 0; at < c->bytes;) {
         struct iovec from = { c->source + at, c->bytes - at }, to = { (char *)c->peer.address + at, c->bytes - at };
@@ -121,7 +121,7 @@ static double by_kernel_us(struct copies *c)
         }
         at += (size_t)n;
     }
-    return jobs_now_us() - begin;
+    return now_us() - begin;
 }
 
 static void one_sample(struct copies *c, double samples[WAYS])
@@ -129,22 +129,22 @@ static void one_sample(struct copies *c, double samples[WAYS])
     char *to;
     double at[4];
 
-    at[0] = jobs_now_us();
+    at[0] = now_us();
     to = open_target(c);
-    at[1] = jobs_now_us();
+    at[1] = now_us();
     copy(c, to, true);
-    at[2] = jobs_now_us();
+    at[2] = now_us();
     close_target(c, to);
-    at[3] = jobs_now_us();
+    at[3] = now_us();
     samples[OPEN] = at[1] - at[0];
     samples[CLOSE] = at[3] - at[2];
     samples[OPENING] = at[3] - at[0];
     to = open_target(c);
     copy(c, to, true); /* pages are there now */
     samples[ASYNCHRONOUS] = back_to_back_us(c, to);
-    at[0] = jobs_now_us();
+    at[0] = now_us();
     copy(c, to, true);
-    samples[SYNCHRONOUS] = jobs_now_us() - at[0];
+    samples[SYNCHRONOUS] = now_us() - at[0];
     close_target(c, to);
     samples[BY_KERNEL] = c->run->options.cuda || c->reason != NULL ? NAN : by_kernel_us(c);
     if (!c->run->options.cuda)
@@ -163,7 +163,7 @@ static void sample(struct copies *c)
     for (unsigned way = 0; way < WAYS; way++) {
         for (unsigned i = 0; i < n; i++)
             column[i] = samples[i * WAYS + way];
-        c->us[way] = jobs_median(column, n);
+        c->us[way] = median(column, n);
     }
     free(samples);
     free(column);

@@ -12,12 +12,12 @@
 
 static double ended_within(gpu_stream_t stream, double limit_ms)
 {
-    double begin = overlap_now_us();
+    double begin = now_us();
     int code;
 
-    while ((code = gpu_stream_query(stream)) == GPU_NOT_READY && overlap_now_us() - begin < limit_ms * 1e3)
+    while ((code = gpu_stream_query(stream)) == GPU_NOT_READY && now_us() - begin < limit_ms * 1e3)
         usleep(20);
-    return code == 0 ? (overlap_now_us() - begin) * 1e-3 : NAN;
+    return code == 0 ? (now_us() - begin) * 1e-3 : NAN;
 }
 
 static double one(struct overlap_run *run, struct overlap_side *side, const struct overlap_case *c)

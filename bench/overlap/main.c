@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 void overlap_fail(const char *format, ...)
@@ -51,27 +50,6 @@ double overlap_worst(struct overlap_run *run, double value)
 bool overlap_all(struct overlap_run *run, bool value)
 {
     return overlap_worst(run, value ? 0 : 1) == 0;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-double overlap_median(double *samples, unsigned n)
-{
-    qsort(samples, n, sizeof *samples, by_size);
-    return n % 2 == 1 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
-}
-
-double overlap_now_us(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
 /* A little before --limit, for the library knows who is missing. */

@@ -14,6 +14,7 @@
 
 #include "cuda_dl.h"
 #include "table.h"
+#include "timing.h"
 
 #define OVERLAP_CASES 16
 #define OVERLAP_WORKS 4
@@ -65,8 +66,6 @@ _Noreturn void overlap_fail(const char *format, ...) __attribute__((format(print
 void overlap_share(struct overlap_run *run, const void *value, void *values, size_t bytes);
 double overlap_worst(struct overlap_run *run, double value);
 bool overlap_all(struct overlap_run *run, bool value);
-double overlap_median(double *samples, unsigned n);
-double overlap_now_us(void);
 
 /* ---- watch.c: what is under way, told by rank 0 on standard error: on a terminal in one line that is written anew, else in a line a phase.
  * A step that takes longer than --limit, whatever it waits for, ends the process with its rank, its name and the seconds. ---- */

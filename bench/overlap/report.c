@@ -62,7 +62,7 @@ static double median_of(const struct overlap_turn *turns, unsigned n, size_t off
         if (isnan(values[i]))
             return NAN;
     }
-    return overlap_median(values, n);
+    return median(values, n);
 }
 
 static double ratio_of_cycles(const struct overlap_turn *turns, unsigned n)
@@ -71,7 +71,7 @@ static double ratio_of_cycles(const struct overlap_turn *turns, unsigned n)
 
     for (unsigned i = 0; i < n; i++)
         values[i] = turns[i].alone.cycles / turns[i].beside.cycles;
-    return overlap_median(values, n);
+    return median(values, n);
 }
 
 #define OF(member) median_of(turns, n, offsetof(struct overlap_turn, member))

@@ -167,11 +167,11 @@ unsigned overlap_rounds(struct overlap_run *run, struct overlap_work *work, doub
 
     work->launch(work);
     gpu_stream_sync(run->compute_stream);
-    begin = overlap_now_us();
+    begin = now_us();
     for (int i = 0; i < 3; i++)
         work->launch(work);
     gpu_stream_sync(run->compute_stream);
-    return (unsigned)(ms * 1e3 / overlap_worst(run, (overlap_now_us() - begin) / 3)) + 1;
+    return (unsigned)(ms * 1e3 / overlap_worst(run, (now_us() - begin) / 3)) + 1;
 }
 
 void overlap_alone(struct overlap_run *run, struct overlap_work *work, struct overlap_samples *samples)
@@ -206,7 +206,7 @@ static void judge(const struct batches *b, const struct interval *interval, stru
         n++;
     }
     turn->rate_beside = rate_of(b, first, last);
-    turn->longest = n > 0 ? longest / overlap_median(gaps, n) : NAN;
+    turn->longest = n > 0 ? longest / median(gaps, n) : NAN;
     free(gaps);
 }
 

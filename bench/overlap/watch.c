@@ -23,7 +23,7 @@ static bool leaving, terminal, shown;
 
 static double seconds_since(double us)
 {
-    return (overlap_now_us() - us) * 1e-6;
+    return (now_us() - us) * 1e-6;
 }
 
 /* With the lock held, which whoever stands still does not hold. */
@@ -57,7 +57,7 @@ void overlap_watch_open(struct overlap_run *run)
 {
     watched = run;
     terminal = isatty(STDERR_FILENO);
-    opened_us = step_us = overlap_now_us();
+    opened_us = step_us = now_us();
     snprintf(phase, sizeof phase, "start");
     if (pthread_create(&thread, NULL, watch, NULL) != 0)
         overlap_fail("no thread that looks at the clock");
@@ -66,7 +66,7 @@ void overlap_watch_open(struct overlap_run *run)
 /* With the lock held. A size of 0: ranks are not numbered yet. */
 static void show(bool new_phase)
 {
-    step_us = overlap_now_us();
+    step_us = now_us();
     if (watched->rank != 0 || watched->size == 0)
         return;
     if (terminal)

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "arguments.h"
+#include "timing.h"
 
 #define THREADS_MAX 32
 
@@ -49,14 +50,6 @@ static _Noreturn void give_up(const char *what)
 {
     perror(what);
     exit(1);
-}
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static void splice_all(struct end *e)
@@ -194,10 +187,10 @@ int main(int argc, char **argv)
     run(fds[1], o.both, true, &received[0]);
     nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
     before = received[0];
-    began = now();
+    began = now_us();
     nanosleep(&(struct timespec){ .tv_sec = (time_t)o.seconds, .tv_nsec = (long)((o.seconds - (double)(time_t)o.seconds) * 1e9) }, NULL);
     printf("%2d connections%s%s, %zu KiB: %.2f GB/s%s\n", o.threads, o.spliced ? ", spliced" : "", o.both ? ", both ways" : "",
-           o.bytes >> 10, (double)(received[0] - before) / (now() - began) * 1e-9, o.both ? " each way" : "");
+           o.bytes >> 10, (double)(received[0] - before) / (now_us() - began) * 1e-3, o.both ? " each way" : "");
     kill(child, 9);
     (void)waitpid(child, NULL, 0);
     return 0;

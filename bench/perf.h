@@ -222,10 +222,9 @@ const char *perf_uncheckable(pk_op_t reduction, pk_dtype_t dtype, int ranks);
 uint64_t perf_check(struct perf_run *run, const struct perf_size *size, unsigned iteration);
 
 /* perf_bare.c. Copies by the copy engines with nothing of the library in between. */
-struct perf_bare;
-struct perf_bare *perf_bare_open(struct perf_run *run);
-void perf_bare_close(struct perf_run *run, struct perf_bare *bare);
-void perf_bare_measure(struct perf_run *run, struct perf_bare *bare, size_t bytes, struct perf_times *times);
+void perf_bare_open(struct perf_run *run);
+void perf_bare_close(struct perf_run *run);
+void perf_bare_measure(struct perf_run *run, size_t bytes, struct perf_times *times);
 
 /* perf_files.c. CSV and JSON. */
 void perf_files_open(struct perf_run *run, const char *description);

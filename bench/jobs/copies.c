@@ -3,6 +3,7 @@
  * The copy itself and the cost of handles, with nothing of a library in between: rank 0 copies into memory of rank 1. On the host that
  * is a mapping of the other's memory file or the kernel's copy between processes; on a GPU an IPC mapping and the copy engine.
  */
+#include "bare.h"
 #include "jobs.h"
 
 #include <errno.h>
@@ -14,8 +15,6 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
-
-#define BACK_TO_BACK 16u
 
 static const struct table_column columns[] = {
     { "memory", "memory", "", 6, -1 },
@@ -87,24 +86,16 @@ static void close_target(struct copies *c, char *memory)
         munmap(memory, c->bytes);
 }
 
-static void copy(struct copies *c, char *to, bool wait)
-{
-    if (!c->run->options.cuda) {
-        memcpy(to, c->source, c->bytes);
-        return;
-    }
-    gpu_copy_async(to, c->source, c->bytes, c->run->compute_stream);
-    if (wait && gpu_stream_sync(c->run->compute_stream) != 0)
-        exit(1);
-}
-
-static double back_to_back_us(struct copies *c, char *to)
+/* Microseconds of `n` copies, one behind the other. */
+static double copies_us(struct copies *c, char *to, unsigned n)
 {
     double begin = now_us();
 
-    for (unsigned i = 0; i < BACK_TO_BACK; i++)
-        copy(c, to, i == BACK_TO_BACK - 1);
-    return (now_us() - begin) / BACK_TO_BACK;
+    if (c->run->options.cuda)
+        return bare_copies_us(to, c->source, c->bytes, n, c->run->compute_stream, NULL);
+    for (unsigned i = 0; i < n; i++)
+        memcpy(to, c->source, c->bytes);
+    return now_us() - begin;
 }
 
 static double by_kernel_us(struct copies *c)
@@ -132,7 +123,7 @@ static void one_sample(struct copies *c, double samples[WAYS])
     at[0] = now_us();
     to = open_target(c);
     at[1] = now_us();
-    copy(c, to, true);
+    copies_us(c, to, 1);
     at[2] = now_us();
     close_target(c, to);
     at[3] = now_us();
@@ -140,11 +131,9 @@ static void one_sample(struct copies *c, double samples[WAYS])
     samples[CLOSE] = at[3] - at[2];
     samples[OPENING] = at[3] - at[0];
     to = open_target(c);
-    copy(c, to, true); /* pages are there now */
-    samples[ASYNCHRONOUS] = back_to_back_us(c, to);
-    at[0] = now_us();
-    copy(c, to, true);
-    samples[SYNCHRONOUS] = now_us() - at[0];
+    copies_us(c, to, 1); /* pages are there now */
+    samples[ASYNCHRONOUS] = copies_us(c, to, BARE_COPIES) / BARE_COPIES;
+    samples[SYNCHRONOUS] = copies_us(c, to, 1);
     close_target(c, to);
     samples[BY_KERNEL] = c->run->options.cuda || c->reason != NULL ? NAN : by_kernel_us(c);
     if (!c->run->options.cuda)
@@ -280,7 +269,7 @@ static void open_table(struct jobs_run *run)
     snprintf(about, sizeof about,
              "copies: %s\n%s memory, medians of %u; open: %s\nasynchronous: %u back to back; Gb/s: of the asynchronous copy%s", o->mode->what,
              o->cuda ? "cuda" : "host", o->steps, o->cuda ? "cuIpcOpenMemHandle" : "mmap of the other process's memory file",
-             BACK_TO_BACK, o->cuda ? "" : ", on the host of the synchronous one");
+             BARE_COPIES, o->cuda ? "" : ", on the host of the synchronous one");
     run->table = table_open("pickle-perf-jobs", about, columns, o->csv_path, o->json_path);
 }
 

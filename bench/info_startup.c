@@ -4,6 +4,7 @@
  * processes exist before the clock starts, and no launcher takes part.
  */
 #include "info_startup.h"
+#include "timing.h"
 
 #include <spawn.h>
 #include <stdatomic.h>
@@ -13,12 +14,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <pickle/pickle.h>
 
-#define RANKS_MAX 64
 #define ROUNDS 21 /* the first one opens libraries and fills caches: it is shown apart */
 #define TIMEOUT_MS 30000
 
@@ -28,17 +27,9 @@ struct board { /* shared by the processes */
     atomic_uint arrived, generation;
     atomic_int failed;
     pk_unique_id_t id;
-    double ms[ROUNDS][RANKS_MAX];
-    double init_kib[RANKS_MAX], used_kib[RANKS_MAX];
+    double ms[ROUNDS][STARTUP_RANKS_MAX];
+    double init_kib[STARTUP_RANKS_MAX], used_kib[STARTUP_RANKS_MAX];
 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 static void meet(struct board *b, unsigned size)
 {
@@ -101,10 +92,10 @@ static pk_result_t one_round(struct board *b, int round, int rank, int size)
     if (round == 1)
         b->init_kib[rank] = own_kib();
     meet(b, (unsigned)size);
-    begun = now_ms();
+    begun = now_us();
     if (result == PK_OK)
         result = pk_comm_init_rank(&comm, size, rank, &id, &config);
-    b->ms[round][rank] = now_ms() - begun;
+    b->ms[round][rank] = (now_us() - begun) * 1e-3;
     meet(b, (unsigned)size);
     if (result == PK_OK && round == 1) {
         b->init_kib[rank] = own_kib() - b->init_kib[rank];
@@ -130,7 +121,7 @@ int startup_rank(const char *fd, const char *rank_text, const char *size_text)
 {
     struct board *b = map_board(atoi(fd));
     int rank = atoi(rank_text), size = atoi(size_text);
-    pk_result_t result = b != NULL && size >= 1 && size <= RANKS_MAX && rank >= 0 && rank < size ? PK_OK : PK_ERR_ARG;
+    pk_result_t result = b != NULL && size >= 1 && size <= STARTUP_RANKS_MAX && rank >= 0 && rank < size ? PK_OK : PK_ERR_ARG;
 
     for (int round = 0; round < ROUNDS && result == PK_OK; round++)
         result = one_round(b, round, rank, size);
@@ -188,11 +179,11 @@ static pid_t start(const char *self, int fd, int rank, int size)
 int startup_print(int size)
 {
     int fd = memfd_create("pickle-startup", 0), failed = 0, status;
-    pid_t pids[RANKS_MAX];
+    pid_t pids[STARTUP_RANKS_MAX];
     struct board *b;
 
-    if (size < 1 || size > RANKS_MAX || fd < 0 || ftruncate(fd, sizeof *b) != 0 || (b = map_board(fd)) == NULL) {
-        fprintf(stderr, "--startup: 1 to %d ranks\n", RANKS_MAX);
+    if (fd < 0 || ftruncate(fd, sizeof *b) != 0 || (b = map_board(fd)) == NULL) {
+        perror("--startup: shared memory");
         return 2;
     }
     for (int r = 0; r < size; r++) {

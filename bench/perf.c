@@ -244,7 +244,7 @@ static void measure(struct perf_run *run, struct perf_row *row, unsigned index)
         row->nccl_ratio = row->nccl_times.median_us / row->times.median_us;
 }
 
-static uint64_t run_size(struct perf_run *run, struct perf_bare *bare, size_t bytes, unsigned index)
+static uint64_t run_size(struct perf_run *run, size_t bytes, unsigned index)
 {
     const struct perf_options *o = &run->options;
     struct perf_row row = { .size = size_of(run, bytes) };
@@ -253,11 +253,11 @@ static uint64_t run_size(struct perf_run *run, struct perf_bare *bare, size_t by
     perf_lay_out(run, &row.size);
     explain(run, &row);
     if (o->op == PERF_BARECOPY)
-        perf_bare_measure(run, bare, row.size.bytes, &row.times);
+        perf_bare_measure(run, row.size.bytes, &row.times);
     else
         measure(run, &row, index);
     if (o->bare) {
-        perf_bare_measure(run, bare, row.size.bytes, &times);
+        perf_bare_measure(run, row.size.bytes, &times);
         row.bare_gbps = times.median_us > 0 ? (double)row.size.bytes / times.median_us * 1e-3 : 0;
     }
     set_bandwidth(run, &row);
@@ -268,7 +268,6 @@ static uint64_t run_size(struct perf_run *run, struct perf_bare *bare, size_t by
 int main(int argc, char **argv)
 {
     struct perf_run run = { .first_row = true, .library = &perf_pickle };
-    struct perf_bare *bare = NULL;
     uint64_t wrong = 0;
     unsigned index = 0;
 
@@ -279,10 +278,10 @@ int main(int argc, char **argv)
     open_run(&run);
     perf_header(&run);
     if (run.options.bare || run.options.op == PERF_BARECOPY)
-        bare = perf_bare_open(&run);
+        perf_bare_open(&run);
     for (size_t bytes = run.options.begin_bytes; bytes <= run.options.end_bytes; index++) {
         perf_progress(&run, bytes);
-        wrong += run_size(&run, bare, bytes, index);
+        wrong += run_size(&run, bytes, index);
         if (bytes > SIZE_MAX / run.options.factor)
             break;
         if (run.options.op == PERF_BARRIER) /* has no size */
@@ -290,8 +289,7 @@ int main(int argc, char **argv)
         bytes = bytes == 0 ? 1 : bytes * run.options.factor;
     }
     perf_footer(&run, wrong);
-    if (bare != NULL)
-        perf_bare_close(&run, bare);
+    perf_bare_close(&run);
     close_run(&run);
     return wrong == 0 ? 0 : 1;
 }

@@ -186,7 +186,6 @@ void perf_layout_free(struct perf_run *run);
 /* perf_ops.c. Ends the program with the library's text unless result is PK_OK. */
 void perf_must(pk_result_t result, const char *what);
 extern const struct perf_library perf_pickle;
-double perf_now_us(void);
 /* Every rank's `value`, in rank order, into values[size]. Also a barrier. */
 void perf_share(struct perf_run *run, const void *value, void *values, size_t bytes);
 /* Post the operation once, and pass the root on where all have their turn. sendrecv one way: one window. */
@@ -223,10 +222,9 @@ const char *perf_uncheckable(pk_op_t reduction, pk_dtype_t dtype, int ranks);
 uint64_t perf_check(struct perf_run *run, const struct perf_size *size, unsigned iteration);
 
 /* perf_bare.c. Copies by the copy engines with nothing of the library in between. */
-struct perf_bare;
-struct perf_bare *perf_bare_open(struct perf_run *run);
-void perf_bare_close(struct perf_run *run, struct perf_bare *bare);
-void perf_bare_measure(struct perf_run *run, struct perf_bare *bare, size_t bytes, struct perf_times *times);
+void perf_bare_open(struct perf_run *run);
+void perf_bare_close(struct perf_run *run);
+void perf_bare_measure(struct perf_run *run, size_t bytes, struct perf_times *times);
 
 /* perf_files.c. CSV and JSON. */
 void perf_files_open(struct perf_run *run, const char *description);

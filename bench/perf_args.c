@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "perf.h"
 
-#include <getopt.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,23 +39,6 @@ static const char usage[] =
     "      --json FILE      rows as JSON\n"
     "  -h, --help           this text\n";
 
-enum { OPTION_BARE = 256, OPTION_CSV, OPTION_JSON, OPTION_NCCL, OPTION_WINDOW };
-
-static const struct option long_options[] = {
-    { "begin", required_argument, NULL, 'b' },      { "end", required_argument, NULL, 'e' },
-    { "factor", required_argument, NULL, 'f' },     { "iterations", required_argument, NULL, 'n' },
-    { "warmup", required_argument, NULL, 'w' },     { "check", required_argument, NULL, 'c' },
-    { "device", required_argument, NULL, 'd' },     { "gpu", required_argument, NULL, 'g' },
-    { "type", required_argument, NULL, 't' },       { "op", required_argument, NULL, 'o' },
-    { "stream", required_argument, NULL, 's' },     { "in-place", no_argument, NULL, 'i' },
-    { "zero-sm", no_argument, NULL, 'z' },          { "pattern", required_argument, NULL, 'p' },
-    { "bare", no_argument, NULL, OPTION_BARE },     { "csv", required_argument, NULL, OPTION_CSV },
-    { "json", required_argument, NULL, OPTION_JSON }, { "help", no_argument, NULL, 'h' },
-    { "nccl", optional_argument, NULL, OPTION_NCCL }, { "root", required_argument, NULL, 'r' },
-    { "memory", required_argument, NULL, 'm' },     { "window", required_argument, NULL, OPTION_WINDOW },
-    { NULL, 0, NULL, 0 },
-};
-
 /* In the order of PK_SUM and the others. */
 static const char *const reduction_names[] = { "sum", "prod", "min", "max", "avg", NULL };
 static const char *const memory_names[] = { "plain", "registered", "alloc", NULL };
@@ -64,7 +46,7 @@ static const char *const pattern_names[] = { "pingpong", "oneway", "bidir", NULL
 static const char *const ending_names[] = { "blocking", "stream", NULL };
 static const char *const device_names[] = { "host", "cuda", NULL };
 static const char *const check_names[] = { "0", "1", NULL };
-static const char *const nccl_names[] = { "default", "registered", "zerocta", NULL };
+static const char *const nccl_names[] = { "off", "default", "registered", "zerocta", NULL };
 
 const char *perf_reduction_name(pk_op_t reduction)
 {
@@ -81,13 +63,49 @@ const char *perf_pattern_name(enum perf_pattern pattern)
     return pattern_names[pattern];
 }
 
-static pk_dtype_t parse_dtype(const char *value)
+static struct perf_options o = { .pattern = PERF_BIDIR, .begin_bytes = 8, .end_bytes = (size_t)32 << 20, .factor = 2, .iterations = 20,
+                                 .warmup = 5, .dtype = PK_F32, .check = true, .gpu = -1 };
+static int ending = -1;
+
+static void take_type(char *value)
 {
     for (int i = 0; i < PK_DTYPE_COUNT; i++)
-        if (strcmp(value, pk_dtype_name((pk_dtype_t)i)) == 0)
-            return (pk_dtype_t)i;
-    argument_refuse("type", value);
+        if (strcmp(value, pk_dtype_name((pk_dtype_t)i)) == 0) {
+            o.dtype = (pk_dtype_t)i;
+            return;
+        }
+    argument_refuse("--type", value);
 }
+
+static void take_root(char *value)
+{
+    o.root = strcmp(value, "-1") == 0 ? -1 : (int)argument_size("--root", value, 0, 1 << 20);
+}
+
+static const struct argument table[] = {
+    ARGUMENT_NUMBER("begin", 'b', &o.begin_bytes, 0, SIZE_MAX),
+    ARGUMENT_NUMBER("end", 'e', &o.end_bytes, 0, SIZE_MAX),
+    ARGUMENT_NUMBER("factor", 'f', &o.factor, 2, 1 << 20),
+    ARGUMENT_NUMBER("iterations", 'n', &o.iterations, 1, 1 << 24),
+    ARGUMENT_NUMBER("warmup", 'w', &o.warmup, 0, 1 << 24),
+    ARGUMENT_WORD("check", 'c', &o.check, check_names),
+    ARGUMENT_WORD("device", 'd', &o.cuda, device_names),
+    ARGUMENT_NUMBER("gpu", 'g', &o.gpu, 0, 1023),
+    ARGUMENT_TAKEN("type", 't', take_type),
+    ARGUMENT_WORD("op", 'o', &o.reduction, reduction_names),
+    ARGUMENT_TAKEN("root", 'r', take_root),
+    ARGUMENT_WORD("memory", 'm', &o.memory, memory_names),
+    ARGUMENT_WORD("stream", 's', &ending, ending_names),
+    ARGUMENT_FLAG("in-place", 'i', &o.in_place),
+    ARGUMENT_FLAG("zero-sm", 'z', &o.zero_sm),
+    ARGUMENT_WORD("pattern", 'p', &o.pattern, pattern_names),
+    ARGUMENT_NUMBER("window", 0, &o.window, 1, 1 << 16),
+    ARGUMENT_FLAG("bare", 0, &o.bare),
+    ARGUMENT_MAYBE("nccl", 0, &o.nccl, nccl_names, "default"),
+    ARGUMENT_TEXT("csv", 0, &o.csv_path),
+    ARGUMENT_TEXT("json", 0, &o.json_path),
+    { 0 },
+};
 
 static enum perf_op parse_operation(const char *value)
 {
@@ -97,67 +115,31 @@ static enum perf_op parse_operation(const char *value)
     argument_refuse("operation", value);
 }
 
-static int parse_root(const char *value)
-{
-    return strcmp(value, "-1") == 0 ? -1 : (int)argument_number("root", value, 0, 1u << 20);
-}
-
-static void parse_option(int letter, const char *value, struct perf_options *o, int *ending)
-{
-    switch (letter) {
-    case 'b': o->begin_bytes = argument_size("size", value, 0, SIZE_MAX); break;
-    case 'e': o->end_bytes = argument_size("size", value, 0, SIZE_MAX); break;
-    case 'f': o->factor = argument_number("factor", value, 2, 1u << 20); break;
-    case 'n': o->iterations = argument_number("number of iterations", value, 1, 1u << 24); break;
-    case 'w': o->warmup = argument_number("number of warm-up iterations", value, 0, 1u << 24); break;
-    case 'c': o->check = argument_word("check", value, check_names) == 1; break;
-    case 'd': o->cuda = argument_word("device", value, device_names) == 1; break;
-    case 'g': o->gpu = (int)argument_number("gpu", value, 0, 1023); break;
-    case 't': o->dtype = parse_dtype(value); break;
-    case 'o': o->reduction = (pk_op_t)argument_word("reduction", value, reduction_names); break;
-    case 'r': o->root = parse_root(value); break;
-    case 'm': o->memory = (enum perf_memory)argument_word("memory", value, memory_names); break;
-    case 's': *ending = argument_word("stream", value, ending_names); break;
-    case 'i': o->in_place = true; break;
-    case 'z': o->zero_sm = true; break;
-    case 'p': o->pattern = (enum perf_pattern)argument_word("pattern", value, pattern_names); break;
-    case OPTION_BARE: o->bare = true; break;
-    case OPTION_NCCL:
-        o->nccl = (enum perf_nccl_setting)(PERF_NCCL_DEFAULT + (value != NULL ? argument_word("NCCL setting", value, nccl_names) : 0));
-        break;
-    case OPTION_WINDOW: o->window = argument_number("window", value, 1, 1u << 16); break;
-    case OPTION_CSV: o->csv_path = value; break;
-    case OPTION_JSON: o->json_path = value; break;
-    case 'h': fputs(usage, stdout); exit(0);
-    default: fputs(usage, stderr); exit(2);
-    }
-}
-
-static void check_together(const struct perf_options *o)
+static void check_together(void)
 {
     const char *wrong = NULL;
 
-    if (o->end_bytes < o->begin_bytes)
+    if (o.end_bytes < o.begin_bytes)
         wrong = "the last size is smaller than the first";
-    else if (o->bare && (o->op != PERF_SENDRECV || !o->cuda))
+    else if (o.bare && (o.op != PERF_SENDRECV || !o.cuda))
         wrong = "--bare is for sendrecv with -d cuda";
-    else if (o->nccl != PERF_NCCL_OFF && (!o->cuda || !perf_operation(o->op)->nccl || o->ending != PERF_STREAM))
+    else if (o.nccl != PERF_NCCL_OFF && (!o.cuda || !perf_operation(o.op)->nccl || o.ending != PERF_STREAM))
         wrong = "--nccl is for operations that NCCL has, with -d cuda, in a stream";
-    else if (o->nccl != PERF_NCCL_OFF && perf_nccl_absent() != NULL)
+    else if (o.nccl != PERF_NCCL_OFF && perf_nccl_absent() != NULL)
         wrong = perf_nccl_absent();
-    else if (o->nccl > PERF_NCCL_DEFAULT && o->bare)
+    else if (o.nccl > PERF_NCCL_DEFAULT && o.bare)
         wrong = "--bare copies through IPC handles, which memory of --nccl=registered and zerocta does not have";
-    else if (o->in_place && perf_operation(o->op)->in_place == PERF_NEVER)
+    else if (o.in_place && perf_operation(o.op)->in_place == PERF_NEVER)
         wrong = "-i: this operation is never in place";
-    else if (o->window != 0 && (o->op != PERF_SENDRECV || o->pattern != PERF_ONEWAY))
+    else if (o.window != 0 && (o.op != PERF_SENDRECV || o.pattern != PERF_ONEWAY))
         wrong = "--window is for sendrecv -p oneway";
-    else if (o->reduction != PK_SUM && !perf_reduces(o->op))
+    else if (o.reduction != PK_SUM && !perf_reduces(o.op))
         wrong = "-o is for reductions";
-    else if (o->root != 0 && !perf_has_root(o->op))
+    else if (o.root != 0 && !perf_has_root(o.op))
         wrong = "-r is for operations with a root";
-    else if (o->memory == PERF_ALLOCATED && o->cuda)
+    else if (o.memory == PERF_ALLOCATED && o.cuda)
         wrong = "-m alloc is host memory";
-    else if (o->cuda && gpu_absent() != NULL)
+    else if (o.cuda && gpu_absent() != NULL)
         wrong = gpu_absent();
     if (wrong != NULL) {
         fprintf(stderr, "pickle-perf: %s\n", wrong);
@@ -167,23 +149,11 @@ static void check_together(const struct perf_options *o)
 
 void perf_parse(int argc, char **argv, struct perf_options *options)
 {
-    struct perf_options o = { .pattern = PERF_BIDIR, .begin_bytes = 8, .end_bytes = (size_t)32 << 20, .factor = 2, .iterations = 20,
-                              .warmup = 5, .dtype = PK_F32, .check = true, .gpu = -1 };
-    int ending = -1;
-    int letter;
-
-    arguments_of("pickle-perf");
-    while ((letter = getopt_long(argc, argv, "b:e:f:n:w:c:d:g:t:o:r:m:s:izp:h", long_options, NULL)) != -1)
-        parse_option(letter, optarg, &o, &ending);
-    if (optind != argc - 1) {
-        fputs(usage, stderr);
-        exit(2);
-    }
-    o.op = parse_operation(argv[optind]);
+    o.op = parse_operation(argv[arguments_parse("pickle-perf", usage, table, 1, 1, argc, argv)]);
     o.cuda = o.cuda || o.op == PERF_BARECOPY;
     if (ending < 0)
         ending = o.cuda ? PERF_STREAM : PERF_BLOCKING;
     o.ending = (enum perf_ending)ending;
-    check_together(&o);
+    check_together();
     *options = o;
 }

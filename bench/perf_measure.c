@@ -8,24 +8,17 @@
 
 #include <stdlib.h>
 
+#include "timing.h"
+
 #define IN_FLIGHT 64u
 #define SHORT_BLOCKING_US 2.0
 #define SHORT_STREAM_US 100.0
 #define OPERATIONS_A_SAMPLE 10u
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Sorts the samples. */
 void perf_sort_out(double *samples, size_t n, struct perf_times *times)
 {
-    qsort(samples, n, sizeof *samples, compare);
-    times->median_us = n % 2 == 1 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
+    times->median_us = median(samples, n);
     times->p99_us = samples[(n * 99 + 99) / 100 - 1];
     times->min_us = samples[0];
     times->max_us = samples[n - 1];
@@ -56,7 +49,7 @@ unsigned perf_warm_up(struct perf_run *run, const struct perf_size *size)
 {
     struct perf_times guess = { 0 };
     unsigned warmup = run->options.warmup;
-    double begin = perf_now_us();
+    double begin = now_us();
 
     for (unsigned i = 0; i < warmup; i++) {
         perf_post(run, size);
@@ -66,7 +59,7 @@ unsigned perf_warm_up(struct perf_run *run, const struct perf_size *size)
     perf_finish(run);
     if (warmup == 0)
         return 1;
-    guess.median_us = (perf_now_us() - begin) / warmup;
+    guess.median_us = (now_us() - begin) / warmup;
     perf_worst(run, &guess);
     if (guess.median_us < (run->options.ending == PERF_BLOCKING ? SHORT_BLOCKING_US : SHORT_STREAM_US))
         return OPERATIONS_A_SAMPLE;
@@ -76,12 +69,12 @@ unsigned perf_warm_up(struct perf_run *run, const struct perf_size *size)
 static void sample_by_clock(struct perf_run *run, const struct perf_size *size, unsigned chunk, double *samples)
 {
     for (unsigned i = 0; i < run->options.iterations; i++) {
-        double begin = perf_now_us();
+        double begin = now_us();
 
         for (unsigned k = 0; k < chunk; k++)
             perf_post(run, size);
         perf_finish(run);
-        samples[i] = (perf_now_us() - begin) / chunk;
+        samples[i] = (now_us() - begin) / chunk;
     }
 }
 

@@ -3,7 +3,6 @@
 #include "perf.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 void perf_must(pk_result_t result, const char *what)
 {
@@ -14,14 +13,6 @@ void perf_must(pk_result_t result, const char *what)
     pk_last_error(&info);
     fprintf(stderr, "pickle-perf: %s: %s %s\n", what, pk_strerror(result), info.text);
     exit(1);
-}
-
-double perf_now_us(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
 void perf_share(struct perf_run *run, const void *value, void *values, size_t bytes)

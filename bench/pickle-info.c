@@ -11,6 +11,7 @@
 
 #include <pickle/pickle.h>
 
+#include "arguments.h"
 #include "cuda_dl.h"
 #include "info_startup.h"
 
@@ -268,26 +269,24 @@ static int print_job(void)
     return pk_comm_destroy(comm) == PK_OK ? 0 : 1;
 }
 
-static int usage(bool asked)
-{
-    fputs("usage: pickle-info [--startup N]    what there is, alone or under torchrun, mpirun or srun\n"
-          "  --startup N   how long N processes need to make a communicator, and how much memory\n"
-          "  -h, --help    this text\n",
-          asked ? stdout : stderr);
-    return asked ? 0 : 2;
-}
+static int startup_ranks;
+
+static const char usage[] = "usage: pickle-info [--startup N]    what there is, alone or under torchrun, mpirun or srun\n"
+                            "  --startup N   how long N processes need to make a communicator, and how much memory\n"
+                            "  -h, --help    this text\n";
+
+static const struct argument table[] = { ARGUMENT_NUMBER("startup", 0, &startup_ranks, 1, STARTUP_RANKS_MAX), { 0 } };
 
 int main(int argc, char **argv)
 {
     char host[128] = "?";
     int failed;
 
-    if (argc == 3 && strcmp(argv[1], "--startup") == 0)
-        return startup_print(atoi(argv[2]));
     if (argc == 5 && strcmp(argv[1], "--startup-rank") == 0)
         return startup_rank(argv[2], argv[3], argv[4]);
-    if (argc > 1)
-        return usage(strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0);
+    arguments_parse("pickle-info", usage, table, 0, 0, argc, argv);
+    if (startup_ranks > 0)
+        return startup_print(startup_ranks);
     if (launched())
         return print_job();
     gethostname(host, sizeof host - 1);

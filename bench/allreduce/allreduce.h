@@ -12,7 +12,7 @@ struct allreduce_options {
     double err; /* of the right value, per cent */
 };
 
-/* False: the command was not understood, or asked for help; *rc is main's value. */
-bool allreduce_parse(int argc, char **argv, struct allreduce_options *options, int *rc);
+/* Prints what is wrong and ends the program. */
+void allreduce_parse(int argc, char **argv, struct allreduce_options *options);
 
 #endif

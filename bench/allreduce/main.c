@@ -10,10 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
 
 #include "allreduce.h"
 #include "cuda_dl.h"
+#include "timing.h"
 
 struct run {
     struct allreduce_options o;
@@ -35,14 +35,6 @@ static int failed(const char *what)
     pk_last_error(&info);
     fprintf(stderr, "pickle-allreduce: %s: %s\n", what, info.text);
     return 1;
-}
-
-static double now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
 }
 
 static double cpu_seconds(void)
@@ -156,11 +148,11 @@ static int go(struct run *r)
     r->cpu_s = -cpu_seconds();
     for (unsigned done = 0; done < r->o.jobs; r->batches++) {
         const unsigned jobs = r->o.jobs - done < r->o.sync_every ? r->o.jobs - done : r->o.sync_every;
-        const double began = now_ns();
+        const double began = now_us();
 
         if (batch(r, jobs) != PK_OK)
             return failed("allreduce");
-        r->took[r->batches] = (now_ns() - began) / jobs;
+        r->took[r->batches] = (now_us() - began) * 1e3 / jobs;
         if (r->rank == 0 || r->o.all)
             printf("Job(s) #%u# finished. Duration: #%.0f# ns Goodput: #%g# Gbps.\n", done, r->took[r->batches] * jobs,
                    gbps(r, r->took[r->batches], 1));
@@ -171,13 +163,6 @@ static int go(struct run *r)
 }
 
 /* ---- the end ---- */
-
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
 
 static void line(const struct run *r, const char *name, double ns)
 {
@@ -191,14 +176,14 @@ static void summarise(const struct run *r)
 
     if (r->rank != 0 && !r->o.all)
         return;
-    qsort(r->took, n, sizeof *r->took, by_size);
+    sort_up(r->took, n);
     for (unsigned i = 0; i < n; i++)
         mean += r->took[i] / n;
     for (unsigned i = 0; i < n; i++)
         square += (r->took[i] - mean) * (r->took[i] - mean) / n;
     line(r, "Min", r->took[0]);
     line(r, "Max", r->took[n - 1]);
-    line(r, "Median", n % 2 == 1 ? r->took[n / 2] : (r->took[n / 2 - 1] + r->took[n / 2]) / 2);
+    line(r, "Median", median(r->took, n));
     line(r, "Mean", mean);
     printf("Std dev %.0f ns\n", sqrt(square));
 }
@@ -260,8 +245,7 @@ int main(int argc, char **argv)
     struct run r = { .rank = 0 };
     int rc;
 
-    if (!allreduce_parse(argc, argv, &r.o, &rc))
-        return rc;
+    allreduce_parse(argc, argv, &r.o);
     rc = prepare(&r);
     if (rc == 0) {
         fill(&r);

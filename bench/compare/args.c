@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "driver.h"
 
-#include <getopt.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,81 +38,56 @@ static const char usage[] =
     "Times are of the slowest rank; ratios are of medians, the first world's time to the other's: below 1 the first is faster.\n"
     "A ratio with ~ differed from round to round by more than half: the machine was not quiet enough for it.\n";
 
-enum { OPTION_NET = 256, OPTION_CSV, OPTION_JSON, OPTION_BIND, OPTION_ENTER, OPTION_ROOT, OPTION_BACKWARDS };
+static struct driver_options o = { .ranks = 2, .begin_bytes = 8, .end_bytes = (size_t)64 << 20, .factor = 8, .rounds = 5, .root = "127.0.0.1" };
+static unsigned turn_ms = 20;
+static int bind = -1;
 
-static const struct option long_options[] = {
-    { "ranks", required_argument, NULL, 'r' },   { "ops", required_argument, NULL, 'o' },
-    { "begin", required_argument, NULL, 'b' },   { "end", required_argument, NULL, 'e' },
-    { "factor", required_argument, NULL, 'f' },  { "rounds", required_argument, NULL, 'k' },
-    { "turn-ms", required_argument, NULL, 't' }, { "worlds", required_argument, NULL, 'w' },
-    { "net", no_argument, NULL, OPTION_NET },    { "bind", required_argument, NULL, OPTION_BIND },
-    { "csv", required_argument, NULL, OPTION_CSV }, { "json", required_argument, NULL, OPTION_JSON },
-    { "enter", required_argument, NULL, OPTION_ENTER }, { "root", required_argument, NULL, OPTION_ROOT },
-    { "backwards", no_argument, NULL, OPTION_BACKWARDS }, { "help", no_argument, NULL, 'h' },
-    { NULL, 0, NULL, 0 },
-};
-
-static void parse_operations(const char *value, bool operations[COMPARE_OPS])
+static void take_operations(char *value)
 {
-    char list[256];
-    char *rest = list;
-
-    memset(operations, 0, COMPARE_OPS * sizeof *operations);
-    if (strlen(value) >= sizeof list)
-        argument_refuse("operations", value);
-    memcpy(list, value, strlen(value) + 1);
-    for (char *name = strsep(&rest, ","); name != NULL; name = strsep(&rest, ",")) {
+    memset(o.operations, 0, sizeof o.operations);
+    for (char *name = strsep(&value, ","); name != NULL; name = strsep(&value, ",")) {
         int op = 0;
 
         while (op < COMPARE_OPS && strcmp(name, driver_op_name((enum compare_op)op)) != 0)
             op++;
         if (op == COMPARE_OPS)
-            argument_refuse("operation", name);
-        operations[op] = true;
+            argument_refuse("--ops", name);
+        o.operations[op] = true;
     }
 }
 
-static void parse_option(int letter, const char *value, struct driver_options *o, int *bind)
-{
-    static const char *const bindings[] = { "none", "core", NULL };
+static const char *const bindings[] = { "none", "core", NULL };
 
-    switch (letter) {
-    case 'r': o->ranks = (int)argument_number("number of ranks", value, 2, RANKS_MAX); break;
-    case 'o': parse_operations(value, o->operations); break;
-    case 'b': o->begin_bytes = argument_size("size", value, 0, SIZE_MAX); break;
-    case 'e': o->end_bytes = argument_size("size", value, 0, SIZE_MAX); break;
-    case 'f': o->factor = argument_number("factor", value, 2, 1u << 20); break;
-    case 'k': o->rounds = argument_number("number of rounds", value, 1, ROUNDS_MAX); break;
-    case 't': o->turn_us = 1e3 * argument_number("length of a turn", value, 1, 60000); break;
-    case 'w': o->worlds = value; break;
-    case OPTION_NET: o->net = true; break;
-    case OPTION_ENTER: o->enter = value; o->net = true; break;
-    case OPTION_ROOT: o->root = value; break;
-    case OPTION_BACKWARDS: o->backwards = true; break;
-    case OPTION_BIND: *bind = argument_word("binding", value, bindings); break;
-    case OPTION_CSV: o->csv_path = value; break;
-    case OPTION_JSON: o->json_path = value; break;
-    case 'h': fputs(usage, stdout); exit(0);
-    default: fputs(usage, stderr); exit(2);
-    }
-}
+static const struct argument table[] = {
+    ARGUMENT_NUMBER("ranks", 'r', &o.ranks, 2, RANKS_MAX),
+    ARGUMENT_TAKEN("ops", 'o', take_operations),
+    ARGUMENT_NUMBER("begin", 'b', &o.begin_bytes, 1, SIZE_MAX),
+    ARGUMENT_NUMBER("end", 'e', &o.end_bytes, 1, SIZE_MAX),
+    ARGUMENT_NUMBER("factor", 'f', &o.factor, 2, 1 << 20),
+    ARGUMENT_NUMBER("rounds", 'k', &o.rounds, 1, ROUNDS_MAX),
+    ARGUMENT_NUMBER("turn-ms", 't', &turn_ms, 1, 60000),
+    ARGUMENT_TEXT("worlds", 'w', &o.worlds),
+    ARGUMENT_FLAG("net", 0, &o.net),
+    ARGUMENT_TEXT("enter", 0, &o.enter),
+    ARGUMENT_TEXT("root", 0, &o.root),
+    ARGUMENT_WORD("bind", 0, &bind, bindings),
+    ARGUMENT_FLAG("backwards", 0, &o.backwards),
+    ARGUMENT_TEXT("csv", 0, &o.csv_path),
+    ARGUMENT_TEXT("json", 0, &o.json_path),
+    { 0 },
+};
 
 void driver_parse(int argc, char **argv, struct driver_options *options)
 {
-    struct driver_options o = { .ranks = 2, .begin_bytes = 8, .end_bytes = (size_t)64 << 20, .factor = 8, .rounds = 5,
-                                .turn_us = 20e3, .root = "127.0.0.1" };
-    int bind = -1;
-    int letter;
-
-    arguments_of("pickle-compare");
     for (int op = 0; op < COMPARE_OPS; op++)
         o.operations[op] = op != COMPARE_WAKE;
-    while ((letter = getopt_long(argc, argv, "r:o:b:e:f:k:t:w:h", long_options, NULL)) != -1)
-        parse_option(letter, optarg, &o, &bind);
-    if (optind != argc || o.end_bytes < o.begin_bytes || o.begin_bytes == 0) {
+    arguments_parse("pickle-compare", usage, table, 0, 0, argc, argv);
+    if (o.end_bytes < o.begin_bytes) {
         fputs(usage, stderr);
         exit(2);
     }
+    o.net = o.net || o.enter != NULL;
+    o.turn_us = 1e3 * turn_ms;
     o.bind = bind >= 0 ? bind : o.ranks <= sysconf(_SC_NPROCESSORS_ONLN);
     *options = o;
 }

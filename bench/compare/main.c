@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pickle-compare: the same work through several libraries in one run, turn by turn, so that the machine's mood is the same for all. */
 #include "driver.h"
+#include "timing.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -23,20 +24,6 @@ static const char *const op_names[COMPARE_OPS] = { "pingpong",       "allreduce"
 const char *driver_op_name(enum compare_op op)
 {
     return op_names[op];
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *samples, unsigned n)
-{
-    qsort(samples, n, sizeof *samples, by_size);
-    return n % 2 == 1 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
 }
 
 static unsigned between(double value, unsigned least, unsigned most)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank of any world: waits for orders, runs the library's operations, answers with times. */
 #include "compare.h"
+#include "timing.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -20,14 +21,6 @@ static _Noreturn void give_up(const char *what)
 {
     perror(what);
     exit(1);
-}
-
-static double now_us(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
 static int call_driver(const char *path)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "output.h"
+#include "timing.h"
 
 static const char end[] = "\n ]}\n"; /* of the JSON file */
 static const char *const family_names[FAMILIES] = { "libpickle", "Open MPI", "Gloo", "no library" };
@@ -109,14 +110,6 @@ struct spread {
     double median, least, most;
 };
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static struct spread round_ratios(const struct driver *driver, const struct driver_row *row, int w)
 {
     double ratios[ROUNDS_MAX];
@@ -127,7 +120,7 @@ static struct spread round_ratios(const struct driver *driver, const struct driv
             ratios[n++] = row->results[0].turn_us[round] / row->results[w].turn_us[round];
     if (n == 0)
         return (struct spread){ 0, 0, 0 };
-    qsort(ratios, n, sizeof *ratios, by_size);
+    sort_up(ratios, n);
     return (struct spread){ .median = ratios[n / 2], .least = ratios[0], .most = ratios[n - 1] };
 }
 

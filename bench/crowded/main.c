@@ -3,7 +3,6 @@
  * pickle-crowded: ranks that share CPUs, and groups over several communicators. Each row is two kinds of turns, taken in pairs in one run, whose
  * medians are compared: allreduce of 8 bytes among two and among three ranks that are all bound to one CPU; and two allreduces of 8 bytes in a
  * group, both in one communicator or one in each of two, among ranks that have two CPUs or one.
- * usage: pickle-crowded [PAIRS]     (default 15)
  */
 #include <sched.h>
 #include <stdbool.h>
@@ -12,10 +11,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <pickle/pickle.h>
+
+#include "arguments.h"
+#include "timing.h"
 
 #define PAIRS_MAX 1000
 #define TURN_US 30000.0
@@ -28,14 +29,6 @@ struct times {
 
 static struct times *times;
 static int pairs = 15;
-
-static double now_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
 
 static void must(pk_result_t result, const char *what)
 {
@@ -154,20 +147,9 @@ static void run(const struct job *job, const int *cpus)
         exit(1);
 }
 
-static int by_size(const void *a, const void *b)
-{
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-
-static double median(double *us)
-{
-    qsort(us, (size_t)pairs, sizeof *us, by_size);
-    return us[pairs / 2];
-}
-
 static void row(const char *what, const char *first, const char *second)
 {
-    double one = median(times->us[0]), other = median(times->us[1]);
+    double one = median(times->us[0], (size_t)pairs), other = median(times->us[1], (size_t)pairs);
 
     printf("%-26s %10.1f us %-18s %10.1f us %-18s ratio %8.2f\n", what, one, first, other, second, other / one);
 }
@@ -194,12 +176,8 @@ int main(int argc, char **argv)
     cpu_set_t mine;
     int cpus[2], n = 0;
 
-    if (argc > 1)
-        pairs = atoi(argv[1]);
-    if (argc > 2 || pairs < 1 || pairs > PAIRS_MAX) {
-        fprintf(stderr, "usage: pickle-crowded [PAIRS]\n");
-        return 2;
-    }
+    if (arguments_parse("pickle-crowded", "usage: pickle-crowded [PAIRS]   (default 15)\n", &(struct argument){ 0 }, 0, 1, argc, argv) < argc)
+        pairs = (int)argument_size("PAIRS", argv[argc - 1], 1, PAIRS_MAX);
     if (sched_getaffinity(0, sizeof mine, &mine) != 0) {
         perror("pickle-crowded: sched_getaffinity");
         return 1;
@@ -212,7 +190,7 @@ int main(int argc, char **argv)
         perror("pickle-crowded: mmap");
         return 1;
     }
-    printf("# medians of %d pairs, turn by turn; the goal of each ratio is 1.5 at most\n", pairs);
+    printf("# medians of %d pairs, turn by turn\n", pairs);
     two_or_three(cpus);
     groups(2, 1, cpus);
     if (n == 2)

@@ -96,9 +96,9 @@ static double run_job(struct jobs_run *run, const struct buffers *b, unsigned jo
     memset(b->host, 0xff, bytes);
     jobs_put(run, b->result, b->host, bytes);
     jobs_barrier(run);
-    begin = jobs_now_us();
+    begin = now_us();
     library_allreduce(run, b->source, b->result, o->numel, o->type);
-    took_us = jobs_worst(run, jobs_now_us() - begin);
+    took_us = jobs_worst(run, now_us() - begin);
     *wrong = (uint64_t)jobs_total(run, (double)check(run, b, job));
     return took_us * 1e3;
 }
@@ -116,7 +116,7 @@ struct statistics {
 
 static struct statistics statistics_of(double *samples, unsigned n)
 {
-    struct statistics s = { .median = jobs_median(samples, n) };
+    struct statistics s = { .median = median(samples, n) };
 
     s.min = samples[0];
     s.max = samples[n - 1];

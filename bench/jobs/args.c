@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "jobs.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,7 @@
 
 const char *const jobs_type_names[JOBS_TYPES + 1] = { "f32", "int32", "f64", "int64", NULL };
 
-static const char usage[] =
+static const char about_options[] =
     "options (one process a rank, by mpirun; pickle-perf-jobs also by PK_RANK, PK_SIZE, PK_ROOT):\n"
     "  patterns of training (the product is tensor parallel in pairs times data parallel):\n"
     "      --layers N --hidden N --tokens N  the model: a layer has 12 hidden^2 parameters (default 4, 128, 64)\n"
@@ -27,73 +26,49 @@ static const char usage[] =
     "      --csv FILE --json FILE\n"
     "      --spoil           change a result before it is checked: the program must then fail\n";
 
-enum { LAYERS = 256, HIDDEN, TOKENS, PIECES, BUCKET, STEPS, WARMUP, BEGIN, END, FACTOR, NUMEL, DTYPE, DEVICE, CSV, JSON, SPOIL };
+static struct jobs_options o = { .layers = 4, .hidden = 128, .tokens = 64, .pieces = 8, .warmup = 5, .bucket_bytes = (size_t)1 << 20,
+                                 .begin_bytes = 4096, .end_bytes = (size_t)16 << 20, .factor = 8, .numel = 1048576, .type = JOBS_INT32 };
+static const char *const devices[] = { "host", "cuda", NULL };
 
-static const struct option long_options[] = {
-    { "layers", required_argument, NULL, LAYERS }, { "hidden", required_argument, NULL, HIDDEN },
-    { "tokens", required_argument, NULL, TOKENS }, { "pieces", required_argument, NULL, PIECES },
-    { "bucket", required_argument, NULL, BUCKET }, { "steps", required_argument, NULL, STEPS },
-    { "jobs", required_argument, NULL, STEPS },    { "warmup", required_argument, NULL, WARMUP },
-    { "begin", required_argument, NULL, BEGIN },   { "end", required_argument, NULL, END },
-    { "factor", required_argument, NULL, FACTOR }, { "numel", required_argument, NULL, NUMEL },
-    { "dtype", required_argument, NULL, DTYPE },   { "device", required_argument, NULL, DEVICE },
-    { "csv", required_argument, NULL, CSV },       { "json", required_argument, NULL, JSON },
-    { "spoil", no_argument, NULL, SPOIL },         { "help", no_argument, NULL, 'h' },
-    { NULL, 0, NULL, 0 },
+static const struct argument table[] = {
+    ARGUMENT_NUMBER("layers", 0, &o.layers, 1, 1000),
+    ARGUMENT_NUMBER("hidden", 0, &o.hidden, 8, 32768),
+    ARGUMENT_NUMBER("tokens", 0, &o.tokens, 1, 1 << 20),
+    ARGUMENT_NUMBER("pieces", 0, &o.pieces, 1, 1024),
+    ARGUMENT_NUMBER("bucket", 0, &o.bucket_bytes, 1, 1ull << 40),
+    ARGUMENT_NUMBER("steps", 0, &o.steps, 1, 100000),
+    ARGUMENT_NUMBER("jobs", 0, &o.steps, 1, 100000),
+    ARGUMENT_NUMBER("warmup", 0, &o.warmup, 0, 100000),
+    ARGUMENT_NUMBER("begin", 0, &o.begin_bytes, 8, 1ull << 40),
+    ARGUMENT_NUMBER("end", 0, &o.end_bytes, 8, 1ull << 40),
+    ARGUMENT_NUMBER("factor", 0, &o.factor, 2, 1 << 20),
+    ARGUMENT_NUMBER("numel", 0, &o.numel, 1, 1ull << 40),
+    ARGUMENT_WORD("dtype", 0, &o.type, jobs_type_names),
+    ARGUMENT_WORD("device", 0, &o.cuda, devices),
+    ARGUMENT_TEXT("csv", 0, &o.csv_path),
+    ARGUMENT_TEXT("json", 0, &o.json_path),
+    ARGUMENT_FLAG("spoil", 0, &o.spoil),
+    { 0 },
 };
 
-static void print_usage(FILE *out)
+static const char *usage(void)
 {
-    fprintf(out, "usage: %s MODE [options]\n", library_program);
+    static char text[4096];
+    int n = snprintf(text, sizeof text, "usage: %s MODE [options]\n", library_program);
+
     for (int i = 0; jobs_mode_at(i) != NULL; i++)
-        fprintf(out, "  %-10s %s\n", jobs_mode_at(i)->name, jobs_mode_at(i)->what);
-    fputs(usage, out);
-}
-
-static void parse_option(int option, const char *value, struct jobs_options *o)
-{
-    static const char *const devices[] = { "host", "cuda", NULL };
-    const size_t most = (size_t)1 << 40;
-
-    switch (option) {
-    case LAYERS: o->layers = argument_number("--layers", value, 1, 1000); break;
-    case HIDDEN: o->hidden = argument_number("--hidden", value, 8, 32768); break;
-    case TOKENS: o->tokens = argument_number("--tokens", value, 1, 1u << 20); break;
-    case PIECES: o->pieces = argument_number("--pieces", value, 1, 1024); break;
-    case BUCKET: o->bucket_bytes = argument_size("--bucket", value, 1, most); break;
-    case STEPS: o->steps = argument_number("--steps", value, 1, 100000); break;
-    case WARMUP: o->warmup = argument_number("--warmup", value, 0, 100000); break;
-    case BEGIN: o->begin_bytes = argument_size("--begin", value, 8, most); break;
-    case END: o->end_bytes = argument_size("--end", value, 8, most); break;
-    case FACTOR: o->factor = argument_number("--factor", value, 2, 1u << 20); break;
-    case NUMEL: o->numel = argument_size("--numel", value, 1, most); break;
-    case DTYPE: o->type = (enum jobs_type)argument_word("--dtype", value, jobs_type_names); break;
-    case DEVICE: o->cuda = argument_word("--device", value, devices) == 1; break;
-    case CSV: o->csv_path = value; break;
-    case JSON: o->json_path = value; break;
-    case SPOIL: o->spoil = true; break;
-    case 'h': print_usage(stdout); exit(0);
-    default: print_usage(stderr); exit(2);
-    }
+        n += snprintf(text + n, sizeof text - (size_t)n, "  %-10s %s\n", jobs_mode_at(i)->name, jobs_mode_at(i)->what);
+    (void)snprintf(text + n, sizeof text - (size_t)n, "%s", about_options);
+    return text;
 }
 
 void jobs_parse(int argc, char **argv, struct jobs_options *options)
 {
-    struct jobs_options o = { .layers = 4, .hidden = 128, .tokens = 64, .pieces = 8, .steps = 0, .warmup = 5,
-                              .bucket_bytes = (size_t)1 << 20, .begin_bytes = 4096, .end_bytes = (size_t)16 << 20, .factor = 8,
-                              .numel = 1048576, .type = JOBS_INT32 };
-    int letter;
+    const char *mode = argv[arguments_parse(library_program, usage(), table, 1, 1, argc, argv)];
 
-    arguments_of(library_program);
-    while ((letter = getopt_long(argc, argv, "h", long_options, NULL)) != -1)
-        parse_option(letter, optarg, &o);
-    if (optind != argc - 1) {
-        print_usage(stderr);
-        exit(2);
-    }
-    o.mode = jobs_find_mode(argv[optind]);
+    o.mode = jobs_find_mode(mode);
     if (o.mode == NULL)
-        argument_refuse("mode", argv[optind]);
+        argument_refuse("mode", mode);
     if (o.end_bytes < o.begin_bytes)
         argument_refuse("last size", "smaller than the first");
     if (o.steps == 0)

@@ -54,21 +54,21 @@ static void *exchange(void *argument)
 {
     struct background *b = argument;
 
-    b->begin_us = jobs_now_us();
+    b->begin_us = now_us();
     do {
         run_batch(b);
         atomic_store(&b->running, 1);
     } while (library_least(&b->group, atomic_load(&b->stop)) == 0);
-    b->end_us = jobs_now_us();
+    b->end_us = now_us();
     return NULL;
 }
 
 static double compute_us(struct jobs_run *run, double flops)
 {
-    double begin = jobs_now_us();
+    double begin = now_us();
 
     jobs_compute(run, flops);
-    return jobs_now_us() - begin;
+    return now_us() - begin;
 }
 
 /* One turn of a size. Times and rates are of the slowest rank. */
@@ -92,10 +92,10 @@ static double communicate_alone(struct background *b)
     double begin;
 
     jobs_barrier(b->run);
-    begin = jobs_now_us();
+    begin = now_us();
     for (unsigned i = 0; i < batches; i++)
         run_batch(b);
-    return batches * b->batch * bytes_per_message(b->run) / jobs_worst(b->run, jobs_now_us() - begin) * 1e-3;
+    return batches * b->batch * bytes_per_message(b->run) / jobs_worst(b->run, now_us() - begin) * 1e-3;
 }
 
 static void compute_beside(struct background *b, double flops, struct turn *turn)
@@ -110,10 +110,10 @@ static void compute_beside(struct background *b, double flops, struct turn *turn
         abort();
     while (atomic_load(&b->running) == 0)
         usleep(100);
-    begin_us = jobs_now_us();
+    begin_us = now_us();
     before = atomic_load(&b->messages);
     jobs_compute(b->run, flops);
-    end_us = jobs_now_us();
+    end_us = now_us();
     turn->rate_beside = (double)(atomic_load(&b->messages) - before) * bytes_per_message(b->run) / (end_us - begin_us) * 1e-3;
     atomic_store(&b->stop, 1);
     pthread_join(thread, NULL);
@@ -142,9 +142,9 @@ static unsigned batch_of(struct background *b)
     b->batch = 4;
     run_batch(b);
     jobs_barrier(b->run);
-    begin = jobs_now_us();
+    begin = now_us();
     run_batch(b);
-    took_us = jobs_worst(b->run, jobs_now_us() - begin) / b->batch;
+    took_us = jobs_worst(b->run, now_us() - begin) / b->batch;
     return took_us < BATCH_US ? (unsigned)(BATCH_US / took_us) + 1 : 1;
 }
 
@@ -176,14 +176,14 @@ static void report(struct jobs_run *run, const char *operation, size_t bytes, co
         values[3][i] = turns[i].rate_beside;
         covered = covered && turns[i].covered;
     }
-    alone = jobs_median(values[0], n);
-    beside = jobs_median(values[1], n);
-    rate = jobs_median(values[3], n);
+    alone = median(values[0], n);
+    beside = median(values[1], n);
+    rate = median(values[3], n);
     gigabytes = rate * beside * 1e-6;
     if (run->world.rank == 0)
         table_row(run->table, (struct table_cell[]){ TABLE_TEXT(operation), TABLE_TEXT(library_name),
                   TABLE_NUMBER(run->world.size), TABLE_NUMBER(bytes), TABLE_NUMBER(alone * 1e-3), TABLE_NUMBER(beside * 1e-3),
-                  TABLE_NUMBER(alone / beside), TABLE_NUMBER(jobs_median(values[2], n)), TABLE_NUMBER(rate),
+                  TABLE_NUMBER(alone / beside), TABLE_NUMBER(median(values[2], n)), TABLE_NUMBER(rate),
                   TABLE_NUMBER(gigabytes > 0 ? (beside - alone) * 1e-3 / gigabytes : NAN), TABLE_TEXT(covered ? "yes" : "no"),
                   TABLE_NUMBER(wrong) }, NULL);
 }

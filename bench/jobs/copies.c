@@ -3,6 +3,7 @@
  * The copy itself and the cost of handles, with nothing of a library in between: rank 0 copies into memory of rank 1. On the host that
  * is a mapping of the other's memory file or the kernel's copy between processes; on a GPU an IPC mapping and the copy engine.
  */
+#include "bare.h"
 #include "jobs.h"
 
 #include <errno.h>
@@ -14,8 +15,6 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 #include <unistd.h>
-
-#define BACK_TO_BACK 16u
 
 static const struct table_column columns[] = {
     { "memory", "memory", "", 6, -1 },
@@ -87,29 +86,21 @@ static void close_target(struct copies *c, char *memory)
         munmap(memory, c->bytes);
 }
 
-static void copy(struct copies *c, char *to, bool wait)
+/* Microseconds of `n` copies, one behind the other. */
+static double copies_us(struct copies *c, char *to, unsigned n)
 {
-    if (!c->run->options.cuda) {
+    double begin = now_us();
+
+    if (c->run->options.cuda)
+        return bare_copies_us(to, c->source, c->bytes, n, c->run->compute_stream, NULL);
+    for (unsigned i = 0; i < n; i++)
         memcpy(to, c->source, c->bytes);
-        return;
-    }
-    gpu_copy_async(to, c->source, c->bytes, c->run->compute_stream);
-    if (wait && gpu_stream_sync(c->run->compute_stream) != 0)
-        exit(1);
-}
-
-static double back_to_back_us(struct copies *c, char *to)
-{
-    double begin = jobs_now_us();
-
-    for (unsigned i = 0; i < BACK_TO_BACK; i++)
-        copy(c, to, i == BACK_TO_BACK - 1);
-    return (jobs_now_us() - begin) / BACK_TO_BACK;
+    return now_us() - begin;
 }
 
 static double by_kernel_us(struct copies *c)
 {
-    double begin = jobs_now_us();
+    double begin = now_us();
 
     for (size_t at = 0; at < c->bytes;) {
         struct iovec from = { c->source + at, c->bytes - at }, to = { (char *)c->peer.address + at, c->bytes - at };
@@ -121,7 +112,7 @@ static double by_kernel_us(struct copies *c)
         }
         at += (size_t)n;
     }
-    return jobs_now_us() - begin;
+    return now_us() - begin;
 }
 
 static void one_sample(struct copies *c, double samples[WAYS])
@@ -129,22 +120,20 @@ static void one_sample(struct copies *c, double samples[WAYS])
     char *to;
     double at[4];
 
-    at[0] = jobs_now_us();
+    at[0] = now_us();
     to = open_target(c);
-    at[1] = jobs_now_us();
-    copy(c, to, true);
-    at[2] = jobs_now_us();
+    at[1] = now_us();
+    copies_us(c, to, 1);
+    at[2] = now_us();
     close_target(c, to);
-    at[3] = jobs_now_us();
+    at[3] = now_us();
     samples[OPEN] = at[1] - at[0];
     samples[CLOSE] = at[3] - at[2];
     samples[OPENING] = at[3] - at[0];
     to = open_target(c);
-    copy(c, to, true); /* pages are there now */
-    samples[ASYNCHRONOUS] = back_to_back_us(c, to);
-    at[0] = jobs_now_us();
-    copy(c, to, true);
-    samples[SYNCHRONOUS] = jobs_now_us() - at[0];
+    copies_us(c, to, 1); /* pages are there now */
+    samples[ASYNCHRONOUS] = copies_us(c, to, BARE_COPIES) / BARE_COPIES;
+    samples[SYNCHRONOUS] = copies_us(c, to, 1);
     close_target(c, to);
     samples[BY_KERNEL] = c->run->options.cuda || c->reason != NULL ? NAN : by_kernel_us(c);
     if (!c->run->options.cuda)
@@ -163,7 +152,7 @@ static void sample(struct copies *c)
     for (unsigned way = 0; way < WAYS; way++) {
         for (unsigned i = 0; i < n; i++)
             column[i] = samples[i * WAYS + way];
-        c->us[way] = jobs_median(column, n);
+        c->us[way] = median(column, n);
     }
     free(samples);
     free(column);
@@ -280,7 +269,7 @@ static void open_table(struct jobs_run *run)
     snprintf(about, sizeof about,
              "copies: %s\n%s memory, medians of %u; open: %s\nasynchronous: %u back to back; Gb/s: of the asynchronous copy%s", o->mode->what,
              o->cuda ? "cuda" : "host", o->steps, o->cuda ? "cuIpcOpenMemHandle" : "mmap of the other process's memory file",
-             BACK_TO_BACK, o->cuda ? "" : ", on the host of the synchronous one");
+             BARE_COPIES, o->cuda ? "" : ", on the host of the synchronous one");
     run->table = table_open("pickle-perf-jobs", about, columns, o->csv_path, o->json_path);
 }
 

@@ -12,6 +12,7 @@
 
 #include "cuda_dl.h"
 #include "table.h"
+#include "timing.h"
 
 #define JOBS_CHANNELS 4
 #define JOBS_TEXT_BYTES 128
@@ -133,12 +134,10 @@ const struct jobs_mode *jobs_find_mode(const char *name);
 const struct jobs_mode *jobs_mode_at(int i); /* NULL: beyond the last */
 
 /* main.c */
-double jobs_now_us(void);
 void jobs_barrier(struct jobs_run *run);
 /* The largest of all ranks' numbers, and their sum. */
 double jobs_worst(struct jobs_run *run, double value);
 double jobs_total(struct jobs_run *run, double value);
-double jobs_median(double *samples, unsigned n);
 
 /* memory.c: memory of the job's kind, which lives until the program ends. */
 void *jobs_alloc(struct jobs_run *run, size_t bytes);

@@ -4,15 +4,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-double jobs_now_us(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
 
 static double *everybodys(struct jobs_run *run, double value)
 {
@@ -48,20 +39,6 @@ double jobs_total(struct jobs_run *run, double value)
 void jobs_barrier(struct jobs_run *run)
 {
     jobs_worst(run, 0);
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a;
-    double y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-double jobs_median(double *samples, unsigned n)
-{
-    qsort(samples, n, sizeof *samples, by_size);
-    return n % 2 == 1 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
 }
 
 static void know_members(struct jobs_group *world)

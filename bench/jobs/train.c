@@ -75,10 +75,10 @@ static double timed_step(struct jobs_run *run, unsigned parts)
 
     jobs_barrier(run);
     run->parts = parts;
-    begin = jobs_now_us();
+    begin = now_us();
     run->options.mode->pattern->step(run);
     end_step(run);
-    return jobs_worst(run, jobs_now_us() - begin);
+    return jobs_worst(run, now_us() - begin);
 }
 
 static uint64_t checked_step(struct jobs_run *run, unsigned iteration)
@@ -129,7 +129,7 @@ static void measure(struct jobs_run *run)
         }
     sent = jobs_worst(run, run->sent_bytes); /* the last step was of both */
     for (unsigned kind = 0; kind < KINDS; kind++)
-        medians[kind] = jobs_median(samples + kind * n, n);
+        medians[kind] = median(samples + kind * n, n);
     run->wrong += checked_step(run, 2);
     run->wrong = (uint64_t)jobs_total(run, (double)run->wrong);
     report(run, medians, p99(samples + BOTH * n, n), sent);

@@ -20,13 +20,13 @@ struct attention {
     char how[96];
 };
 
-static void launch(struct beside_work *work)
+static void launch(struct overlap_work *work)
 {
     struct attention *a = work->state;
     int code = sdpa_launch(a->sdpa, a->queries, a->keys, a->values, a->output, a->workspace);
 
     if (code != 0)
-        beside_fail("%s: code %d", sdpa_name(), code);
+        overlap_fail("%s: code %d", sdpa_name(), code);
 }
 
 /* What one query of one head should give, plainly. */
@@ -38,7 +38,7 @@ static void plain(const struct attention *a, size_t head, size_t query, double o
     for (size_t k = 0; k < TOKENS; k++) {
         scores[k] = 0;
         for (size_t c = 0; c < WIDTH; c++)
-            scores[k] += (double)beside_bf16(3, head * HEAD + query * WIDTH + c) * (double)beside_bf16(4, head * HEAD + k * WIDTH + c);
+            scores[k] += (double)overlap_bf16(3, head * HEAD + query * WIDTH + c) * (double)overlap_bf16(4, head * HEAD + k * WIDTH + c);
         scores[k] *= (double)a->scale;
         highest = fmax(highest, scores[k]);
     }
@@ -49,13 +49,13 @@ static void plain(const struct attention *a, size_t head, size_t query, double o
 
         total += weight;
         for (size_t c = 0; c < WIDTH; c++)
-            output[c] += weight * (double)beside_bf16(5, head * HEAD + k * WIDTH + c);
+            output[c] += weight * (double)overlap_bf16(5, head * HEAD + k * WIDTH + c);
     }
     for (size_t c = 0; c < WIDTH; c++)
         output[c] /= total;
 }
 
-static uint64_t check(struct beside_work *work)
+static uint64_t check(struct overlap_work *work)
 {
     struct attention *a = work->state;
     uint64_t wrong = 0;
@@ -66,14 +66,14 @@ static uint64_t check(struct beside_work *work)
         float got[WIDTH];
 
         plain(a, head, query, expected);
-        beside_get_bf16((char *)a->output + (head * HEAD + query * WIDTH) * 2, WIDTH, got);
+        overlap_get_bf16((char *)a->output + (head * HEAD + query * WIDTH) * 2, WIDTH, got);
         for (size_t c = 0; c < WIDTH; c++)
             wrong += !(fabs((double)got[c] - expected[c]) <= 2e-4 + 0.02 * fabs(expected[c]));
     }
     return wrong;
 }
 
-static void close_attention(struct beside_work *work)
+static void close_attention(struct overlap_work *work)
 {
     struct attention *a = work->state;
 
@@ -86,7 +86,7 @@ static void close_attention(struct beside_work *work)
     free(a);
 }
 
-bool beside_attention_open(struct beside_work *work, const char **why)
+bool overlap_attention_open(struct overlap_work *work, const char **why)
 {
     const int64_t strides[3] = { (int64_t)HEAD * HEADS, HEAD, WIDTH };
     struct sdpa_shape shape = { .batch = BATCH, .heads = HEADS, .queries = TOKENS, .keys = TOKENS, .width = WIDTH,
@@ -102,9 +102,9 @@ bool beside_attention_open(struct beside_work *work, const char **why)
         abort();
     a->sdpa = sdpa;
     a->scale = shape.scale;
-    a->queries = beside_random_bf16(ALL, 3);
-    a->keys = beside_random_bf16(ALL, 4);
-    a->values = beside_random_bf16(ALL, 5);
+    a->queries = overlap_random_bf16(ALL, 3);
+    a->keys = overlap_random_bf16(ALL, 4);
+    a->values = overlap_random_bf16(ALL, 5);
     a->output = gpu_alloc(ALL * 2);
     a->workspace = sdpa_workspace_bytes(sdpa) > 0 ? gpu_alloc((size_t)sdpa_workspace_bytes(sdpa)) : NULL;
     gpu_fill(a->output, 0xff, ALL * 2);

@@ -3,34 +3,30 @@
 #include "overlap.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static char *next_result; /* mapped here; NULL: not open */
 
-static void post(struct beside_run *run, const struct beside_case *c)
+static void post(struct overlap_run *run, const struct overlap_case *c)
 {
     gpu_copy_async(next_result, run->source, c->bytes, run->message_stream);
 }
 
-void beside_bare_open(struct beside_run *run, struct beside_side *side)
+void overlap_bare_open(struct overlap_run *run, struct overlap_side *side)
 {
-    gpu_ipc_t own, *all = calloc((size_t)run->size, sizeof *all);
+    gpu_ipc_t own, all[run->size];
 
-    if (all == NULL)
-        abort();
     gpu_ipc_export(run->result, &own);
-    beside_share(run, &own, all, sizeof own);
+    overlap_share(run, &own, all, sizeof own);
     next_result = gpu_ipc_open(&all[(run->rank + 1) % run->size]);
-    free(all);
-    *side = (struct beside_side){ .name = "bare copy", .post = post, .bare = true };
+    *side = (struct overlap_side){ .name = "bare copy", .post = post, .bare = true };
     snprintf(side->how, sizeof side->how, "cuMemcpyAsync into the next rank's buffer, which is mapped once");
 }
 
 /* Before anybody frees a buffer that is mapped elsewhere. */
-void beside_bare_close(struct beside_run *run)
+void overlap_bare_close(struct overlap_run *run)
 {
     if (next_result != NULL)
         gpu_ipc_close(next_result);
     next_result = NULL;
-    beside_share(run, "", NULL, 0);
+    overlap_share(run, "", NULL, 0);
 }

@@ -12,22 +12,22 @@
 
 static double ended_within(gpu_stream_t stream, double limit_ms)
 {
-    double begin = beside_now_us();
+    double begin = now_us();
     int code;
 
-    while ((code = gpu_stream_query(stream)) == GPU_NOT_READY && beside_now_us() - begin < limit_ms * 1e3)
+    while ((code = gpu_stream_query(stream)) == GPU_NOT_READY && now_us() - begin < limit_ms * 1e3)
         usleep(20);
-    return code == 0 ? (beside_now_us() - begin) * 1e-3 : NAN;
+    return code == 0 ? (now_us() - begin) * 1e-3 : NAN;
 }
 
-static double one(struct beside_run *run, struct beside_side *side, const struct beside_case *c)
+static double one(struct overlap_run *run, struct overlap_side *side, const struct overlap_case *c)
 {
-    beside_share(run, "", NULL, 0);
+    overlap_share(run, "", NULL, 0);
     side->post(run, c);
     return ended_within(run->message_stream, LIMIT_MS * (run->size - 1));
 }
 
-double beside_held(struct beside_run *run, struct beside_side *side, const struct beside_case *c, double *free_ms)
+double overlap_held(struct overlap_run *run, struct overlap_side *side, const struct overlap_case *c, double *free_ms)
 {
     gpu_kernel_t kernel = gpu_kernel_load(ptx_hold, PTX_HOLD);
     volatile uint32_t *flag = gpu_host_alloc(sizeof *flag);
@@ -47,10 +47,10 @@ double beside_held(struct beside_run *run, struct beside_side *side, const struc
     usleep(30000); /* it runs by now */
     held_ms = one(run, side, c);
     holds = gpu_stream_query(run->compute_stream) == GPU_NOT_READY;
-    beside_share(run, "", NULL, 0);
+    overlap_share(run, "", NULL, 0);
     *flag = 1;
     gpu_stream_sync(run->compute_stream);
-    beside_message_wait(run, side->name);
+    overlap_message_wait(run, side->name);
     gpu_host_free((void *)(uintptr_t)flag);
-    return beside_all(run, holds && !isnan(held_ms)) ? beside_worst(run, held_ms) : NAN;
+    return overlap_all(run, holds && !isnan(held_ms)) ? overlap_worst(run, held_ms) : NAN;
 }

@@ -5,14 +5,13 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
-void beside_fail(const char *format, ...)
+void overlap_fail(const char *format, ...)
 {
     va_list args;
 
-    beside_watch_hide();
+    overlap_watch_hide();
     va_start(args, format);
     fputs("pickle-perf-overlap: ", stderr);
     vfprintf(stderr, format, args);
@@ -22,69 +21,48 @@ void beside_fail(const char *format, ...)
     _exit(1); /* the driver's own end might wait for what stands still */
 }
 
-void beside_must(pk_result_t result, const char *what)
+void overlap_must(pk_result_t result, const char *what)
 {
     pk_error_info_t info = { .struct_size = sizeof info };
 
     if (result == PK_OK)
         return;
     pk_last_error(&info);
-    beside_fail("%s: %s %s", what, pk_strerror(result), info.text);
+    overlap_fail("%s: %s %s", what, pk_strerror(result), info.text);
 }
 
-void beside_share(struct beside_run *run, const void *value, void *values, size_t bytes)
+void overlap_share(struct overlap_run *run, const void *value, void *values, size_t bytes)
 {
     if (bytes == 0)
-        beside_must(pk_barrier(run->world, PK_BLOCKING), "pk_barrier");
+        overlap_must(pk_barrier(run->world, PK_BLOCKING), "pk_barrier");
     else
-        beside_must(pk_allgather(value, values, bytes, PK_UINT8, run->world, PK_BLOCKING), "exchange of results");
+        overlap_must(pk_allgather(value, values, bytes, PK_UINT8, run->world, PK_BLOCKING), "exchange of results");
 }
 
-double beside_worst(struct beside_run *run, double value)
+double overlap_worst(struct overlap_run *run, double value)
 {
     double worst;
 
-    beside_must(pk_allreduce(&value, &worst, 1, PK_F64, PK_MAX, run->world, PK_BLOCKING), "exchange of results");
+    overlap_must(pk_allreduce(&value, &worst, 1, PK_F64, PK_MAX, run->world, PK_BLOCKING), "exchange of results");
     return worst;
 }
 
-bool beside_all(struct beside_run *run, bool value)
+bool overlap_all(struct overlap_run *run, bool value)
 {
-    return beside_worst(run, value ? 0 : 1) == 0;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-double beside_median(double *samples, unsigned n)
-{
-    qsort(samples, n, sizeof *samples, by_size);
-    return n % 2 == 1 ? samples[n / 2] : (samples[n / 2 - 1] + samples[n / 2]) / 2;
-}
-
-double beside_now_us(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+    return overlap_worst(run, value ? 0 : 1) == 0;
 }
 
 /* A little before --limit, for the library knows who is missing. */
-static uint64_t timeout_ms(const struct beside_run *run)
+static uint64_t timeout_ms(const struct overlap_run *run)
 {
     return getenv("PK_TIMEOUT_MS") != NULL ? 0 : (uint64_t)(run->options.limit_s * 900);
 }
 
-static void open_run(struct beside_run *run)
+static void open_run(struct overlap_run *run)
 {
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
 
-    beside_step("cuInit, and a context");
+    overlap_step("cuInit, and a context");
     if (gpu_absent() != NULL) {
         fprintf(stderr, "pickle-perf-overlap: %s\n", gpu_absent());
         exit(2);
@@ -93,43 +71,43 @@ static void open_run(struct beside_run *run)
     gpu_use(run->gpu);
     config.device = PK_DEVICE_CUDA(run->gpu);
     config.timeout_ms = timeout_ms(run);
-    beside_step("pk_comm_init");
-    beside_must(pk_comm_init(&run->world, &config), "pk_comm_init");
-    beside_must(pk_comm_rank(run->world, &run->rank), "pk_comm_rank");
-    beside_must(pk_comm_size(run->world, &run->size), "pk_comm_size");
-    beside_step("pk_comm_split");
+    overlap_step("pk_comm_init");
+    overlap_must(pk_comm_init(&run->world, &config), "pk_comm_init");
+    overlap_must(pk_comm_rank(run->world, &run->rank), "pk_comm_rank");
+    overlap_must(pk_comm_size(run->world, &run->size), "pk_comm_size");
+    overlap_step("pk_comm_split");
     if (run->size < 2 || run->size > gpu_count()) {
         if (run->rank == 0)
             fprintf(stderr, "pickle-perf-overlap: 2 ranks or more, each with a GPU of its own: here are %d ranks, %d GPUs\n", run->size, gpu_count());
         exit(2);
     }
     config.sm_policy = run->options.kernels ? PK_SM_DEFAULT : PK_SM_NONE;
-    beside_must(pk_comm_split(run->world, 0, run->rank, &run->zero, &config), "pk_comm_split");
+    overlap_must(pk_comm_split(run->world, 0, run->rank, &run->zero, &config), "pk_comm_split");
     config.sm_policy = PK_SM_BOUNDED;
     config.max_sms = run->options.max_sms;
-    beside_must(pk_comm_split(run->world, 0, run->rank, &run->some, &config), "pk_comm_split");
+    overlap_must(pk_comm_split(run->world, 0, run->rank, &run->some, &config), "pk_comm_split");
     run->compute_stream = gpu_stream_new();
     run->nccl_absent = NULL;
-    beside_step("NCCL, memory for messages, NVML");
-    if (run->options.nccl != BESIDE_NCCL_OFF && !beside_nccl_load(run, &run->nccl_absent))
-        run->options.nccl = BESIDE_NCCL_OFF;
+    overlap_step("NCCL, memory for messages, NVML");
+    if (run->options.nccl != OVERLAP_NCCL_OFF && !overlap_nccl_load(run, &run->nccl_absent))
+        run->options.nccl = OVERLAP_NCCL_OFF;
     else
         run->nccl_absent = NULL;
-    beside_messages_open(run);
-    beside_samples_open(run);
+    overlap_messages_open(run);
+    overlap_samples_open(run);
 }
 
-static void open_report(struct beside_run *run)
+static void open_report(struct overlap_run *run)
 {
-    const struct beside_options *o = &run->options;
+    const struct overlap_options *o = &run->options;
     int version = pk_version();
     char about[1600], name[64], limit[48] = "";
 
     gpu_name(run->gpu, name, sizeof name);
-    if (!isnan(beside_power_limit()))
-        snprintf(limit, sizeof limit, ", power limit %.0f W", beside_power_limit());
+    if (!isnan(overlap_power_limit()))
+        snprintf(limit, sizeof limit, ", power limit %.0f W", overlap_power_limit());
     snprintf(about, sizeof about,
-             "beside: what messages cost computing, and the other way round\n"
+             "overlap: what messages cost computing, and the other way round\n"
              "libpickle %d.%d.%d, %d ranks of a process and a GPU each, %s%s\n"
              "medians of %u turns of %.0f ms after %.0f ms of the same; of the rank whose computing lost most\n"
              "ratio: time alone / beside; /clock: cycles of the multiprocessors alone / beside (counted on each of them); MHz: cycles / time\n"
@@ -139,75 +117,75 @@ static void open_report(struct beside_run *run)
              "%s: sm_policy PK_SM_%s; allreduce: at most %d multiprocessors; messages in a stream of %s priority",
              version / 10000, version / 100 % 100, version % 100, run->size, name, limit, o->turns, o->interval_ms, o->warm_ms,
              "sendrecv, oneway, allgather", o->kernels ? "DEFAULT" : "NONE", o->max_sms, o->first ? "the highest" : "ordinary");
-    beside_watch_hide();
+    overlap_watch_hide();
     if (run->rank == 0)
-        beside_report_open(run, about);
+        overlap_report_open(run, about);
 }
 
 /* One operation on fresh buffers, looked at. */
-static uint64_t try_once(struct beside_run *run, struct beside_side *side, const struct beside_case *c)
+static uint64_t try_once(struct overlap_run *run, struct overlap_side *side, const struct overlap_case *c)
 {
-    beside_fill(run, c);
+    overlap_fill(run, c);
     side->post(run, c);
-    beside_message_wait(run, side->name);
-    beside_share(run, "", NULL, 0); /* a bare copy ends where it began */
-    return beside_check(run, c);
+    overlap_message_wait(run, side->name);
+    overlap_share(run, "", NULL, 0); /* a bare copy ends where it began */
+    return overlap_check(run, c);
 }
 
-static uint64_t total(struct beside_run *run, uint64_t wrong)
+static uint64_t total(struct overlap_run *run, uint64_t wrong)
 {
     uint64_t all;
 
-    beside_must(pk_allreduce(&wrong, &all, 1, PK_UINT64, PK_SUM, run->world, PK_BLOCKING), "exchange of results");
+    overlap_must(pk_allreduce(&wrong, &all, 1, PK_UINT64, PK_SUM, run->world, PK_BLOCKING), "exchange of results");
     return all;
 }
 
-static bool has(const struct beside_side *side, const struct beside_case *c)
+static bool has(const struct overlap_side *side, const struct overlap_case *c)
 {
-    return !side->bare || c->operation == BESIDE_SENDRECV;
+    return !side->bare || c->operation == OVERLAP_SENDRECV;
 }
 
-static void phase(const struct beside_work *work, const char *library, const struct beside_case *c)
+static void phase(const struct overlap_work *work, const char *library, const struct overlap_case *c)
 {
-    beside_phase("%s beside %s of %zu bytes%s%s", work->name, beside_operation_names[c->operation], c->bytes, library[0] != '\0' ? " by " : "", library);
+    overlap_phase("%s beside %s of %zu bytes%s%s", work->name, overlap_operation_names[c->operation], c->bytes, library[0] != '\0' ? " by " : "", library);
 }
 
-static void measure_turns(struct beside_run *run, struct beside_work *work, struct beside_side *sides, int n, const struct beside_case *c,
-                          struct beside_turn (*turns)[BESIDE_TURNS])
+static void measure_turns(struct overlap_run *run, struct overlap_work *work, struct overlap_side *sides, int n, const struct overlap_case *c,
+                          struct overlap_turn (*turns)[OVERLAP_TURNS])
 {
     for (unsigned t = 0; t < run->options.turns; t++) {
-        struct beside_samples alone;
+        struct overlap_samples alone;
 
         phase(work, "", c);
-        beside_step("turn %u of %u: computing alone", t + 1, run->options.turns);
-        beside_alone(run, work, &alone);
+        overlap_step("turn %u of %u: computing alone", t + 1, run->options.turns);
+        overlap_alone(run, work, &alone);
         for (int s = 0; s < n; s++) {
             if (!has(&sides[s], c))
                 continue;
             phase(work, sides[s].name, c);
             turns[s][t].alone = alone;
-            beside_turn(run, work, &sides[s], c, &turns[s][t]);
+            overlap_turn(run, work, &sides[s], c, &turns[s][t]);
         }
     }
 }
 
-static void measure_case(struct beside_run *run, struct beside_work *work, struct beside_side *sides, int n, const struct beside_case *c)
+static void measure_case(struct overlap_run *run, struct overlap_work *work, struct overlap_side *sides, int n, const struct overlap_case *c)
 {
-    static struct beside_turn turns[BESIDE_SIDES][BESIDE_TURNS];
-    double held_ms[BESIDE_SIDES], free_ms[BESIDE_SIDES];
+    static struct overlap_turn turns[OVERLAP_SIDES][OVERLAP_TURNS];
+    double held_ms[OVERLAP_SIDES], free_ms[OVERLAP_SIDES];
 
-    work->rounds = beside_rounds(run, work, run->options.interval_ms);
-    beside_pickle(run, &sides[0], c);
+    work->rounds = overlap_rounds(run, work, run->options.interval_ms);
+    overlap_pickle(run, &sides[0], c);
     for (int s = 0; s < n; s++) {
         uint64_t wrong;
 
         if (!has(&sides[s], c))
             continue;
         phase(work, sides[s].name, c);
-        beside_step("one operation");
+        overlap_step("one operation");
         wrong = try_once(run, &sides[s], c);
-        beside_step("one operation while a kernel holds every multiprocessor");
-        held_ms[s] = beside_held(run, &sides[s], c, &free_ms[s]);
+        overlap_step("one operation while a kernel holds every multiprocessor");
+        held_ms[s] = overlap_held(run, &sides[s], c, &free_ms[s]);
         run->wrong += total(run, wrong);
     }
     measure_turns(run, work, sides, n, c, turns);
@@ -217,15 +195,15 @@ static void measure_case(struct beside_run *run, struct beside_work *work, struc
         if (!has(&sides[s], c))
             continue;
         phase(work, sides[s].name, c);
-        beside_step("are results right?");
+        overlap_step("are results right?");
         wrong = total(run, try_once(run, &sides[s], c) + work->check(work));
         run->wrong += wrong;
-        beside_report(run, work, &sides[s], c, turns[s], held_ms[s], free_ms[s], wrong);
+        overlap_report(run, work, &sides[s], c, turns[s], held_ms[s], free_ms[s], wrong);
     }
-    beside_explain(run, work, c);
+    overlap_explain(run, work, c);
 }
 
-static void note(struct beside_run *run, const char *what, const char *how)
+static void note(struct overlap_run *run, const char *what, const char *how)
 {
     char text[256];
 
@@ -234,31 +212,31 @@ static void note(struct beside_run *run, const char *what, const char *how)
         table_note(run->table, text);
 }
 
-static void note_ways(struct beside_run *run)
+static void note_ways(struct overlap_run *run)
 {
     for (int i = 0; i < run->options.case_count; i++) {
-        const struct beside_case *c = &run->options.cases[i];
-        struct beside_side side;
+        const struct overlap_case *c = &run->options.cases[i];
+        struct overlap_side side;
         char what[64];
 
-        beside_pickle(run, &side, c);
-        snprintf(what, sizeof what, "%s, %s of %zu bytes", side.name, beside_operation_names[c->operation], c->bytes);
+        overlap_pickle(run, &side, c);
+        snprintf(what, sizeof what, "%s, %s of %zu bytes", side.name, overlap_operation_names[c->operation], c->bytes);
         note(run, what, side.how);
     }
 }
 
-static void measure_work(struct beside_run *run, const char *name, struct beside_side *sides, int n)
+static void measure_work(struct overlap_run *run, const char *name, struct overlap_side *sides, int n)
 {
-    struct beside_work work;
+    struct overlap_work work;
     const char *why = "another rank cannot";
     bool here;
 
-    beside_phase("%s: its libraries and its first launch", name);
+    overlap_phase("%s: its libraries and its first launch", name);
     while (run->options.stall)
         usleep(1000);
-    here = beside_work_open(&work, name, run, &why);
-    if (!beside_all(run, here)) {
-        beside_report_absent(run, name, "-", NULL, why);
+    here = overlap_work_open(&work, name, run, &why);
+    if (!overlap_all(run, here)) {
+        overlap_report_absent(run, name, "-", NULL, why);
         return;
     }
     work.launch(&work);
@@ -271,42 +249,42 @@ static void measure_work(struct beside_run *run, const char *name, struct beside
 
 int main(int argc, char **argv)
 {
-    struct beside_run run = { .rank = 0 };
-    struct beside_side sides[BESIDE_SIDES];
+    struct overlap_run run = { .rank = 0 };
+    struct overlap_side sides[OVERLAP_SIDES];
     int n = 1;
 
-    beside_parse(argc, argv, &run.options);
-    beside_watch_open(&run);
+    overlap_parse(argc, argv, &run.options);
+    overlap_watch_open(&run);
     open_run(&run);
     open_report(&run);
-    beside_phase("NCCL's communicator, handles for bare copies");
-    if (run.options.nccl != BESIDE_NCCL_OFF && beside_nccl_open(&run, &sides[n], &run.nccl_absent)) {
+    overlap_phase("NCCL's communicator, handles for bare copies");
+    if (run.options.nccl != OVERLAP_NCCL_OFF && overlap_nccl_open(&run, &sides[n], &run.nccl_absent)) {
         run.nccl_absent = NULL;
         n++;
     }
     if (run.nccl_absent != NULL)
-        beside_report_absent(&run, "-", "NCCL", NULL, run.nccl_absent);
+        overlap_report_absent(&run, "-", "NCCL", NULL, run.nccl_absent);
     note_ways(&run);
     if (run.options.bare)
-        beside_bare_open(&run, &sides[n++]);
+        overlap_bare_open(&run, &sides[n++]);
     for (int s = 1; s < n; s++)
         note(&run, sides[s].name, sides[s].how);
     for (int w = 0; w < run.options.work_count; w++)
         measure_work(&run, run.options.works[w], sides, n);
-    beside_phase("the end");
-    beside_watch_hide();
+    overlap_phase("the end");
+    overlap_watch_hide();
     if (run.rank == 0 && run.wrong > 0)
         printf("# wrong elements: %llu FAILED\n", (unsigned long long)run.wrong);
     if (run.rank == 0)
         table_close(run.table);
-    beside_nccl_close();
-    beside_bare_close(&run);
-    beside_share(&run, "", NULL, 0);
-    beside_samples_close();
-    beside_messages_close(&run);
-    beside_must(pk_comm_destroy(run.some), "pk_comm_destroy");
-    beside_must(pk_comm_destroy(run.zero), "pk_comm_destroy");
-    beside_must(pk_comm_destroy(run.world), "pk_comm_destroy");
-    beside_watch_close();
+    overlap_nccl_close();
+    overlap_bare_close(&run);
+    overlap_share(&run, "", NULL, 0);
+    overlap_samples_close();
+    overlap_messages_close(&run);
+    overlap_must(pk_comm_destroy(run.some), "pk_comm_destroy");
+    overlap_must(pk_comm_destroy(run.zero), "pk_comm_destroy");
+    overlap_must(pk_comm_destroy(run.world), "pk_comm_destroy");
+    overlap_watch_close();
     return run.wrong > 0;
 }

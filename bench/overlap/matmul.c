@@ -34,7 +34,7 @@ struct matmul {
 };
 
 /* C = A' B, so that the numbers of a sum lie side by side in both. */
-static void launch(struct beside_work *work)
+static void launch(struct overlap_work *work)
 {
     struct matmul *m = work->state;
     const float one = 1, zero = 0;
@@ -42,7 +42,7 @@ static void launch(struct beside_work *work)
                                    CUDA_BF16, EDGE, COMPUTE_32F, GEMM_DEFAULT);
 
     if (code != 0)
-        beside_fail("cublasGemmEx: code %d", code);
+        overlap_fail("cublasGemmEx: code %d", code);
 }
 
 static double element(size_t row, size_t column)
@@ -50,11 +50,11 @@ static double element(size_t row, size_t column)
     double sum = 0;
 
     for (size_t l = 0; l < EDGE; l++)
-        sum += (double)beside_bf16(1, row * EDGE + l) * (double)beside_bf16(2, column * EDGE + l);
+        sum += (double)overlap_bf16(1, row * EDGE + l) * (double)overlap_bf16(2, column * EDGE + l);
     return sum;
 }
 
-static uint64_t check(struct beside_work *work)
+static uint64_t check(struct overlap_work *work)
 {
     struct matmul *m = work->state;
     uint64_t wrong = 0;
@@ -64,13 +64,13 @@ static uint64_t check(struct beside_work *work)
         double expected = element(row, column);
         float got;
 
-        beside_get_bf16((char *)m->c + (column * EDGE + row) * 2, 1, &got);
+        overlap_get_bf16((char *)m->c + (column * EDGE + row) * 2, 1, &got);
         wrong += !(fabs((double)got - expected) <= 0.01 * fabs(expected) + 0.05);
     }
     return wrong;
 }
 
-static void close_matmul(struct beside_work *work)
+static void close_matmul(struct overlap_work *work)
 {
     struct matmul *m = work->state;
 
@@ -98,7 +98,7 @@ static void *open_cublas(const char **why)
     return NULL;
 }
 
-bool beside_matmul_open(struct beside_work *work, const char **why)
+bool overlap_matmul_open(struct overlap_work *work, const char **why)
 {
     struct matmul *m;
     int version = 0;
@@ -116,8 +116,8 @@ bool beside_matmul_open(struct beside_work *work, const char **why)
     cublas.cublasGetVersion_v2(m->handle, &version);
     snprintf(m->how, sizeof m->how, "cuBLAS %d.%d.%d, bf16, %d x %d x %d", version / 10000, version / 100 % 100, version % 100, EDGE, EDGE,
              EDGE);
-    m->a = beside_random_bf16((size_t)EDGE * EDGE, 1);
-    m->b = beside_random_bf16((size_t)EDGE * EDGE, 2);
+    m->a = overlap_random_bf16((size_t)EDGE * EDGE, 1);
+    m->b = overlap_random_bf16((size_t)EDGE * EDGE, 2);
     m->c = gpu_alloc((size_t)EDGE * EDGE * 2);
     gpu_fill(m->c, 0xff, (size_t)EDGE * EDGE * 2);
     work->state = m;

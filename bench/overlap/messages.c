@@ -24,58 +24,58 @@ static float value(int rank, size_t i)
     return out;
 }
 
-bool beside_is_zero(const struct beside_case *c)
+bool overlap_is_zero(const struct overlap_case *c)
 {
-    return c->operation != BESIDE_ALLREDUCE;
+    return c->operation != OVERLAP_ALLREDUCE;
 }
 
-double beside_leaving(const struct beside_run *run, const struct beside_case *c)
+double overlap_leaving(const struct overlap_run *run, const struct overlap_case *c)
 {
     double n = run->size, bytes = (double)c->bytes;
 
     switch (c->operation) {
-    case BESIDE_ALLGATHER: return (n - 1) * bytes;
-    case BESIDE_ALLREDUCE: return 2 * (n - 1) / n * bytes;
+    case OVERLAP_ALLGATHER: return (n - 1) * bytes;
+    case OVERLAP_ALLREDUCE: return 2 * (n - 1) / n * bytes;
     default: return bytes;
     }
 }
 
-static void post(struct beside_run *run, const struct beside_case *c)
+static void post(struct overlap_run *run, const struct overlap_case *c)
 {
     size_t count = c->bytes / sizeof(float);
     pk_stream_t stream = PK_CUDA_STREAM(run->message_stream);
     int next = (run->rank + 1) % run->size, before = (run->rank + run->size - 1) % run->size;
 
     switch (c->operation) {
-    case BESIDE_ALLREDUCE:
-        beside_must(pk_allreduce(run->source, run->result, count, PK_F32, PK_SUM, run->some, stream), "pk_allreduce");
+    case OVERLAP_ALLREDUCE:
+        overlap_must(pk_allreduce(run->source, run->result, count, PK_F32, PK_SUM, run->some, stream), "pk_allreduce");
         return;
-    case BESIDE_ALLGATHER:
-        beside_must(pk_allgather(run->result + (size_t)run->rank * c->bytes, run->result, count, PK_F32, run->zero, stream), "pk_allgather");
+    case OVERLAP_ALLGATHER:
+        overlap_must(pk_allgather(run->result + (size_t)run->rank * c->bytes, run->result, count, PK_F32, run->zero, stream), "pk_allgather");
         return;
     default: break;
     }
-    beside_must(pk_group_start(), "pk_group_start");
-    if (c->operation == BESIDE_SENDRECV || run->rank == 0)
-        beside_must(pk_send(run->source, count, PK_F32, next, run->zero, stream), "pk_send");
-    if (c->operation == BESIDE_SENDRECV || run->rank == 1)
-        beside_must(pk_recv(run->result, count, PK_F32, before, run->zero, stream), "pk_recv");
-    beside_must(pk_group_end(), "pk_group_end");
+    overlap_must(pk_group_start(), "pk_group_start");
+    if (c->operation == OVERLAP_SENDRECV || run->rank == 0)
+        overlap_must(pk_send(run->source, count, PK_F32, next, run->zero, stream), "pk_send");
+    if (c->operation == OVERLAP_SENDRECV || run->rank == 1)
+        overlap_must(pk_recv(run->result, count, PK_F32, before, run->zero, stream), "pk_recv");
+    overlap_must(pk_group_end(), "pk_group_end");
 }
 
-void beside_pickle(struct beside_run *run, struct beside_side *side, const struct beside_case *c)
+void overlap_pickle(struct overlap_run *run, struct overlap_side *side, const struct overlap_case *c)
 {
-    static const pk_op_kind_t operations[BESIDE_OPERATIONS] = { PK_OP_SEND, PK_OP_SEND, PK_OP_ALLGATHER, PK_OP_ALLREDUCE };
+    static const pk_op_kind_t operations[OVERLAP_OPERATIONS] = { PK_OP_SEND, PK_OP_SEND, PK_OP_ALLGATHER, PK_OP_ALLREDUCE };
     pk_explanation_t e = { .struct_size = sizeof e };
-    pk_comm_t *comm = beside_is_zero(c) ? run->zero : run->some;
+    pk_comm_t *comm = overlap_is_zero(c) ? run->zero : run->some;
     pk_result_t result = pk_explain(comm, operations[c->operation], c->bytes / sizeof(float), PK_F32, PK_MEM_DEVICE,
-                                    c->operation == BESIDE_ALLGATHER, (run->rank + 1) % run->size, &e);
+                                    c->operation == OVERLAP_ALLGATHER, (run->rank + 1) % run->size, &e);
 
-    *side = (struct beside_side){ .name = "libpickle", .post = post };
+    *side = (struct overlap_side){ .name = "libpickle", .post = post };
     snprintf(side->how, sizeof side->how, "%.31s over %.31s, %d SMs", result == PK_OK ? e.algorithm : "?", e.transports, e.sms);
 }
 
-static void fill_source(struct beside_run *run, char *to, size_t bytes)
+static void fill_source(struct overlap_run *run, char *to, size_t bytes)
 {
     size_t once = PERIOD * sizeof(float) < bytes ? PERIOD * sizeof(float) : bytes;
     float *block = malloc(once);
@@ -89,31 +89,31 @@ static void fill_source(struct beside_run *run, char *to, size_t bytes)
     free(block);
 }
 
-void beside_fill(struct beside_run *run, const struct beside_case *c)
+void overlap_fill(struct overlap_run *run, const struct overlap_case *c)
 {
-    bool gathers = c->operation == BESIDE_ALLGATHER;
+    bool gathers = c->operation == OVERLAP_ALLGATHER;
 
     gpu_fill(run->result, 0xff, gathers ? (size_t)run->size * c->bytes : c->bytes); /* not numbers */
     fill_source(run, gathers ? run->result + (size_t)run->rank * c->bytes : run->source, c->bytes);
     if (gathers)
         fill_source(run, run->source, c->bytes); /* for who does it out of place */
-    beside_share(run, "", NULL, 0);
+    overlap_share(run, "", NULL, 0);
 }
 
-static double expected(const struct beside_run *run, const struct beside_case *c, int block, size_t i)
+static double expected(const struct overlap_run *run, const struct overlap_case *c, int block, size_t i)
 {
     double all = 0;
 
-    if (c->operation == BESIDE_ALLGATHER)
+    if (c->operation == OVERLAP_ALLGATHER)
         return (double)value(block, i);
-    if (c->operation != BESIDE_ALLREDUCE)
+    if (c->operation != OVERLAP_ALLREDUCE)
         return (double)value((run->rank + run->size - 1) % run->size, i);
     for (int r = 0; r < run->size; r++)
         all += (double)value(r, i);
     return all;
 }
 
-static uint64_t check_place(struct beside_run *run, const struct beside_case *c, int block, size_t first, size_t count)
+static uint64_t check_place(struct overlap_run *run, const struct overlap_case *c, int block, size_t first, size_t count)
 {
     float *got = malloc(count * sizeof *got);
     uint64_t wrong = 0;
@@ -124,18 +124,18 @@ static uint64_t check_place(struct beside_run *run, const struct beside_case *c,
     if (run->options.spoil)
         got[count / 2] = -1;
     for (size_t i = 0; i < count; i++)
-        wrong += !(fabs((double)got[i] - expected(run, c, block, first + i)) <= (c->operation == BESIDE_ALLREDUCE ? 1e-5 : 0));
+        wrong += !(fabs((double)got[i] - expected(run, c, block, first + i)) <= (c->operation == OVERLAP_ALLREDUCE ? 1e-5 : 0));
     free(got);
     return wrong;
 }
 
-uint64_t beside_check(struct beside_run *run, const struct beside_case *c)
+uint64_t overlap_check(struct overlap_run *run, const struct overlap_case *c)
 {
-    int blocks = c->operation == BESIDE_ALLGATHER ? run->size : 1;
+    int blocks = c->operation == OVERLAP_ALLGATHER ? run->size : 1;
     size_t count = c->bytes / sizeof(float), here = count < LOOKED_AT ? count : LOOKED_AT;
     uint64_t wrong = 0;
 
-    if (c->operation == BESIDE_ONEWAY && run->rank != 1)
+    if (c->operation == OVERLAP_ONEWAY && run->rank != 1)
         return 0;
     for (int b = 0; b < blocks; b++)
         for (size_t place = 0; place < PLACES; place++)
@@ -143,14 +143,14 @@ uint64_t beside_check(struct beside_run *run, const struct beside_case *c)
     return wrong;
 }
 
-void beside_message_wait(struct beside_run *run, const char *what)
+void overlap_message_wait(struct overlap_run *run, const char *what)
 {
     int code = gpu_stream_sync(run->message_stream);
 
     if (code != 0)
-        beside_fail("%s: the stream failed: %s", what, gpu_error(code));
-    beside_must(pk_comm_async_error(run->zero), what);
-    beside_must(pk_comm_async_error(run->some), what);
+        overlap_fail("%s: the stream failed: %s", what, gpu_error(code));
+    overlap_must(pk_comm_async_error(run->zero), what);
+    overlap_must(pk_comm_async_error(run->some), what);
 }
 
 /* Whole large pages: a GPU maps what is left over in small ones, and copies both ways at once are then slower. */
@@ -159,13 +159,13 @@ static size_t whole_pages(size_t bytes)
     return (bytes + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
 }
 
-void beside_messages_open(struct beside_run *run)
+void overlap_messages_open(struct overlap_run *run)
 {
-    const struct beside_options *o = &run->options;
+    const struct overlap_options *o = &run->options;
     size_t largest = 0, all_parts = 0;
 
     for (int i = 0; i < o->case_count; i++) {
-        size_t all = o->cases[i].operation == BESIDE_ALLGATHER ? (size_t)run->size * o->cases[i].bytes : o->cases[i].bytes;
+        size_t all = o->cases[i].operation == OVERLAP_ALLGATHER ? (size_t)run->size * o->cases[i].bytes : o->cases[i].bytes;
 
         largest = o->cases[i].bytes > largest ? o->cases[i].bytes : largest;
         all_parts = all > all_parts ? all : all_parts;
@@ -173,13 +173,13 @@ void beside_messages_open(struct beside_run *run)
     run->message_stream = o->first ? gpu_stream_new_first() : gpu_stream_new();
     run->source_bytes = whole_pages(largest);
     run->result_bytes = whole_pages(all_parts);
-    run->source = beside_message_alloc(run->source_bytes);
-    run->result = beside_message_alloc(run->result_bytes);
+    run->source = overlap_message_alloc(run->source_bytes);
+    run->result = overlap_message_alloc(run->result_bytes);
 }
 
-void beside_messages_close(struct beside_run *run)
+void overlap_messages_close(struct overlap_run *run)
 {
-    beside_message_free(run->source);
-    beside_message_free(run->result);
+    overlap_message_free(run->source);
+    overlap_message_free(run->result);
     gpu_stream_free(run->message_stream);
 }

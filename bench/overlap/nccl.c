@@ -17,33 +17,33 @@ static void *comm, *registered[2];
 static void must(int code, const char *what)
 {
     if (code != 0)
-        beside_fail("%s: NCCL says: %s", what, nccl->ncclGetErrorString(code));
+        overlap_fail("%s: NCCL says: %s", what, nccl->ncclGetErrorString(code));
 }
 
-static void post(struct beside_run *run, const struct beside_case *c)
+static void post(struct overlap_run *run, const struct overlap_case *c)
 {
     size_t count = c->bytes / sizeof(float);
     void *stream = run->message_stream;
     int next = (run->rank + 1) % run->size, before = (run->rank + run->size - 1) % run->size;
 
     switch (c->operation) {
-    case BESIDE_ALLREDUCE: must(nccl->ncclAllReduce(run->source, run->result, count, NCCL_F32, NCCL_SUM, comm, stream), "ncclAllReduce"); return;
-    case BESIDE_ALLGATHER: /* at the same place of a window on all ranks: out of place */
+    case OVERLAP_ALLREDUCE: must(nccl->ncclAllReduce(run->source, run->result, count, NCCL_F32, NCCL_SUM, comm, stream), "ncclAllReduce"); return;
+    case OVERLAP_ALLGATHER: /* at the same place of a window on all ranks: out of place */
         must(nccl->ncclAllGather(windows != NULL ? run->source : run->result + (size_t)run->rank * c->bytes, run->result, count, NCCL_F32, comm, stream), "ncclAllGather");
         return;
     default: break;
     }
     must(nccl->ncclGroupStart(), "ncclGroupStart");
-    if (c->operation == BESIDE_SENDRECV || run->rank == 0)
+    if (c->operation == OVERLAP_SENDRECV || run->rank == 0)
         must(nccl->ncclSend(run->source, count, NCCL_F32, next, comm, stream), "ncclSend");
-    if (c->operation == BESIDE_SENDRECV || run->rank == 1)
+    if (c->operation == OVERLAP_SENDRECV || run->rank == 1)
         must(nccl->ncclRecv(run->result, count, NCCL_F32, before, comm, stream), "ncclRecv");
     must(nccl->ncclGroupEnd(), "ncclGroupEnd");
 }
 
-bool beside_nccl_load(struct beside_run *run, const char **why)
+bool overlap_nccl_load(struct overlap_run *run, const char **why)
 {
-    bool zero = run->options.nccl == BESIDE_NCCL_ZERO_CTA;
+    bool zero = run->options.nccl == OVERLAP_NCCL_ZERO_CTA;
 
     if (zero)
         setenv("NCCL_CTA_POLICY", "2", 1);
@@ -51,10 +51,10 @@ bool beside_nccl_load(struct beside_run *run, const char **why)
     windows = zero && nccl != NULL ? nccl_load_windows() : NULL;
     if (nccl != NULL && zero && windows == NULL)
         *why = "NCCL: it has no windows";
-    return beside_all(run, nccl != NULL && zero == (windows != NULL)); /* one that has it would wait for the others */
+    return overlap_all(run, nccl != NULL && zero == (windows != NULL)); /* one that has it would wait for the others */
 }
 
-void *beside_message_alloc(size_t bytes)
+void *overlap_message_alloc(size_t bytes)
 {
     void *memory;
 
@@ -64,7 +64,7 @@ void *beside_message_alloc(size_t bytes)
     return memory;
 }
 
-void beside_message_free(void *memory)
+void overlap_message_free(void *memory)
 {
     if (windows == NULL)
         gpu_free(memory);
@@ -72,7 +72,7 @@ void beside_message_free(void *memory)
         must(windows->ncclMemFree(memory), "ncclMemFree");
 }
 
-static void register_windows(struct beside_run *run)
+static void register_windows(struct overlap_run *run)
 {
     if (windows == NULL)
         return;
@@ -80,7 +80,7 @@ static void register_windows(struct beside_run *run)
     must(windows->ncclCommWindowRegister(comm, run->result, run->result_bytes, &registered[1], WINDOW_SYMMETRIC), "ncclCommWindowRegister");
 }
 
-bool beside_nccl_open(struct beside_run *run, struct beside_side *side, const char **why)
+bool overlap_nccl_open(struct overlap_run *run, struct overlap_side *side, const char **why)
 {
     static char text[160];
     struct nccl_id own = { { 0 } }, *ids;
@@ -91,20 +91,20 @@ bool beside_nccl_open(struct beside_run *run, struct beside_side *side, const ch
         abort();
     if (run->rank == 0)
         must(nccl->ncclGetUniqueId(&own), "ncclGetUniqueId");
-    beside_share(run, &own, ids, sizeof own);
+    overlap_share(run, &own, ids, sizeof own);
     code = nccl->ncclCommInitRank(&comm, run->size, ids[0], run->rank);
     free(ids);
     snprintf(text, sizeof text, "ncclCommInitRank: NCCL says: %s", nccl->ncclGetErrorString(code));
     *why = text;
-    if (!beside_all(run, code == 0))
+    if (!overlap_all(run, code == 0))
         return false;
     register_windows(run);
-    *side = (struct beside_side){ .name = windows != NULL ? "NCCL zero" : "NCCL", .post = post };
+    *side = (struct overlap_side){ .name = windows != NULL ? "NCCL zero" : "NCCL", .post = post };
     snprintf(side->how, sizeof side->how, "%s, %s", nccl_name(), windows != NULL ? "symmetric windows, NCCL_CTA_POLICY=2 (zero)" : "default settings");
     return true;
 }
 
-void beside_nccl_close(void)
+void overlap_nccl_close(void)
 {
     for (int i = 0; i < 2; i++)
         if (registered[i] != NULL)

@@ -44,39 +44,39 @@ struct figures {
 static struct {
     const char *name;
     struct figures figures;
-} reported[BESIDE_SIDES]; /* of the case that is under way */
+} reported[OVERLAP_SIDES]; /* of the case that is under way */
 static int reported_count;
 
-void beside_report_open(struct beside_run *run, const char *about)
+void overlap_report_open(struct overlap_run *run, const char *about)
 {
     run->table = table_open("pickle-perf-overlap", about, columns, run->options.csv_path, run->options.json_path);
 }
 
 /* The median of one number of each turn; NAN where any is. */
-static double median_of(const struct beside_turn *turns, unsigned n, size_t offset)
+static double median_of(const struct overlap_turn *turns, unsigned n, size_t offset)
 {
-    double values[BESIDE_TURNS];
+    double values[OVERLAP_TURNS];
 
     for (unsigned i = 0; i < n; i++) {
         values[i] = *(const double *)(const void *)((const char *)&turns[i] + offset);
         if (isnan(values[i]))
             return NAN;
     }
-    return beside_median(values, n);
+    return median(values, n);
 }
 
-static double ratio_of_cycles(const struct beside_turn *turns, unsigned n)
+static double ratio_of_cycles(const struct overlap_turn *turns, unsigned n)
 {
-    double values[BESIDE_TURNS];
+    double values[OVERLAP_TURNS];
 
     for (unsigned i = 0; i < n; i++)
         values[i] = turns[i].alone.cycles / turns[i].beside.cycles;
-    return beside_median(values, n);
+    return median(values, n);
 }
 
-#define OF(member) median_of(turns, n, offsetof(struct beside_turn, member))
+#define OF(member) median_of(turns, n, offsetof(struct overlap_turn, member))
 
-static struct figures own_figures(const struct beside_turn *turns, unsigned n)
+static struct figures own_figures(const struct overlap_turn *turns, unsigned n)
 {
     struct figures f = { .covered = 1 };
 
@@ -97,14 +97,14 @@ static struct figures own_figures(const struct beside_turn *turns, unsigned n)
     return f;
 }
 
-static struct figures worst_figures(struct beside_run *run, struct figures own)
+static struct figures worst_figures(struct overlap_run *run, struct figures own)
 {
     struct figures *all = calloc((size_t)run->size, sizeof *all), worst;
     int covered = 1;
 
     if (all == NULL)
         abort();
-    beside_share(run, &own, all, sizeof own);
+    overlap_share(run, &own, all, sizeof own);
     worst = all[0];
     for (int r = 0; r < run->size; r++) {
         covered = covered && all[r].covered;
@@ -116,19 +116,19 @@ static struct figures worst_figures(struct beside_run *run, struct figures own)
     return worst;
 }
 
-void beside_report(struct beside_run *run, const struct beside_work *work, const struct beside_side *side, const struct beside_case *c,
-                   const struct beside_turn *turns, double held_ms, double free_ms, uint64_t wrong)
+void overlap_report(struct overlap_run *run, const struct overlap_work *work, const struct overlap_side *side, const struct overlap_case *c,
+                    const struct overlap_turn *turns, double held_ms, double free_ms, uint64_t wrong)
 {
     struct figures f = worst_figures(run, own_figures(turns, run->options.turns));
     double gigabytes = f.rate_beside * f.beside_us * 1e-6;
 
     if (run->rank != 0)
         return;
-    beside_watch_hide();
+    overlap_watch_hide();
     reported[reported_count].name = side->name;
     reported[reported_count++].figures = f;
     table_row(run->table, (struct table_cell[]){
-        TABLE_TEXT(work->name), TABLE_TEXT(beside_operation_names[c->operation]), TABLE_NUMBER(c->bytes), TABLE_TEXT(side->name),
+        TABLE_TEXT(work->name), TABLE_TEXT(overlap_operation_names[c->operation]), TABLE_NUMBER(c->bytes), TABLE_TEXT(side->name),
         TABLE_NUMBER(f.alone_us * 1e-3), TABLE_NUMBER(f.beside_us * 1e-3), TABLE_NUMBER(f.alone_us / f.beside_us),
         TABLE_NUMBER(f.cycles_ratio), TABLE_NUMBER(f.mhz_alone), TABLE_NUMBER(f.mhz_beside), TABLE_NUMBER(f.watts_alone),
         TABLE_NUMBER(f.watts_beside), TABLE_NUMBER(f.rate_alone), TABLE_NUMBER(f.rate_beside), TABLE_NUMBER(f.rate_beside / f.rate_alone),
@@ -138,12 +138,12 @@ void beside_report(struct beside_run *run, const struct beside_work *work, const
 }
 
 /* Time lost is cycles lost and the clock's fall: their product. */
-void beside_explain(struct beside_run *run, const struct beside_work *work, const struct beside_case *c)
+void overlap_explain(struct overlap_run *run, const struct overlap_work *work, const struct overlap_case *c)
 {
     char text[512], limit[64] = "";
 
-    if (!isnan(beside_power_limit()))
-        snprintf(limit, sizeof limit, ", of %.0f W allowed", beside_power_limit());
+    if (!isnan(overlap_power_limit()))
+        snprintf(limit, sizeof limit, ", of %.0f W allowed", overlap_power_limit());
     for (int i = 0; i < reported_count; i++) {
         const struct figures *f = &reported[i].figures;
 
@@ -152,24 +152,24 @@ void beside_explain(struct beside_run *run, const struct beside_work *work, cons
         snprintf(text, sizeof text,
                  "in words: %s of %zu bytes by %s leaves %s %.1f %% of its cycles, while the clock goes from %.0f to %.0f MHz (%.0f W alone, %.0f beside%s): "
                  "together %.1f %% of its speed; the messages keep %.1f %% of theirs",
-                 beside_operation_names[c->operation], c->bytes, reported[i].name, work->name, 100 * f->cycles_ratio, f->mhz_alone, f->mhz_beside,
+                 overlap_operation_names[c->operation], c->bytes, reported[i].name, work->name, 100 * f->cycles_ratio, f->mhz_alone, f->mhz_beside,
                  f->watts_alone, f->watts_beside, limit, 100 * f->alone_us / f->beside_us, 100 * f->rate_beside / f->rate_alone);
         table_note(run->table, text);
     }
     reported_count = 0;
 }
 
-void beside_report_absent(struct beside_run *run, const char *work, const char *side, const struct beside_case *c, const char *why)
+void overlap_report_absent(struct overlap_run *run, const char *work, const char *side, const struct overlap_case *c, const char *why)
 {
     struct table_cell cells[sizeof columns / sizeof columns[0]];
 
     if (run->rank != 0)
         return;
-    beside_watch_hide();
+    overlap_watch_hide();
     for (size_t i = 0; i < sizeof cells / sizeof cells[0]; i++)
         cells[i] = columns[i].name != NULL && columns[i].decimals < 0 ? TABLE_TEXT("-") : TABLE_NUMBER(NAN);
     cells[0] = TABLE_TEXT(work);
-    cells[1] = TABLE_TEXT(c != NULL ? beside_operation_names[c->operation] : "-");
+    cells[1] = TABLE_TEXT(c != NULL ? overlap_operation_names[c->operation] : "-");
     cells[2] = TABLE_NUMBER(c != NULL ? (double)c->bytes : NAN);
     cells[3] = TABLE_TEXT(side);
     table_row(run->table, cells, why);

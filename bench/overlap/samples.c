@@ -89,7 +89,7 @@ static void *entry(void *library, const char *name)
     return library != NULL ? dlsym(library, name) : NULL;
 }
 
-static void open_nvml(struct beside_run *run)
+static void open_nvml(struct overlap_run *run)
 {
     void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     char bus_id[32] = "";
@@ -105,11 +105,11 @@ static void open_nvml(struct beside_run *run)
         nvml.device = NULL;
 }
 
-void beside_samples_open(struct beside_run *run)
+void overlap_samples_open(struct overlap_run *run)
 {
     blocks = gpu_multiprocessors(run->gpu);
     if (blocks > MULTIPROCESSORS_MAX)
-        beside_fail("%d multiprocessors are more than expected", blocks);
+        overlap_fail("%d multiprocessors are more than expected", blocks);
     stamp_kernel = gpu_kernel_load(ptx_stamp, PTX_STAMP);
     stamps = gpu_host_alloc(2 * sizeof *stamps);
     open_nvml(run);
@@ -117,7 +117,7 @@ void beside_samples_open(struct beside_run *run)
     thread_runs = nvml.device != NULL && pthread_create(&thread, NULL, sample, NULL) == 0;
 }
 
-void beside_samples_close(void)
+void overlap_samples_close(void)
 {
     atomic_store(&leaving, true);
     if (thread_runs)
@@ -125,7 +125,7 @@ void beside_samples_close(void)
     gpu_host_free(stamps);
 }
 
-void beside_stamp(struct beside_run *run, int end)
+void overlap_stamp(struct overlap_run *run, int end)
 {
     uint64_t(*table)[2] = stamps[end];
     void *params[] = { &table };
@@ -135,7 +135,7 @@ void beside_stamp(struct beside_run *run, int end)
     gpu_kernel_launch(stamp_kernel, blocks, STAMP_THREADS, params, run->compute_stream);
 }
 
-void beside_sampling(bool on)
+void overlap_sampling(bool on)
 {
     pthread_mutex_lock(&lock);
     if (on && !atomic_load(&wanted)) {
@@ -146,9 +146,9 @@ void beside_sampling(bool on)
     pthread_mutex_unlock(&lock);
 }
 
-struct beside_samples beside_samples_take(void)
+struct overlap_samples overlap_samples_take(void)
 {
-    struct beside_samples s = { 0 };
+    struct overlap_samples s = { 0 };
     int n = 0;
 
     for (int i = 0; i < MULTIPROCESSORS_MAX; i++) {
@@ -167,7 +167,7 @@ struct beside_samples beside_samples_take(void)
     return s;
 }
 
-double beside_power_limit(void)
+double overlap_power_limit(void)
 {
     unsigned milliwatts;
 

@@ -17,16 +17,16 @@
 
 /* Batches of messages, and when they ended: us since `origin`. */
 struct batches {
-    struct beside_run *run;
-    struct beside_side *side;
-    const struct beside_case *c;
+    struct overlap_run *run;
+    struct overlap_side *side;
+    const struct overlap_case *c;
     unsigned messages; /* of one batch */
     unsigned posted, ended;
     gpu_event_t origin, events[WINDOW];
     double *end_us;
 };
 
-static void open_batches(struct batches *b, struct beside_run *run, struct beside_side *side, const struct beside_case *c)
+static void open_batches(struct batches *b, struct overlap_run *run, struct overlap_side *side, const struct overlap_case *c)
 {
     *b = (struct batches){ .run = run, .side = side, .c = c, .messages = 1 };
     b->end_us = malloc(BATCHES_MAX * sizeof *b->end_us);
@@ -48,7 +48,7 @@ static void close_batches(struct batches *b)
 static void begin_batches(struct batches *b)
 {
     b->posted = b->ended = 0;
-    beside_share(b->run, "", NULL, 0);
+    overlap_share(b->run, "", NULL, 0);
     gpu_event_record(b->origin, b->run->message_stream);
 }
 
@@ -60,7 +60,7 @@ static bool collect(struct batches *b)
     if (code == GPU_NOT_READY)
         return false;
     if (code != 0)
-        beside_fail("%s: the stream failed: %s", b->side->name, gpu_error(code));
+        overlap_fail("%s: the stream failed: %s", b->side->name, gpu_error(code));
     b->end_us[b->ended++] = gpu_event_elapsed_us(b->origin, event);
     return true;
 }
@@ -68,7 +68,7 @@ static bool collect(struct batches *b)
 static void post_batch(struct batches *b)
 {
     if (b->posted == BATCHES_MAX)
-        beside_fail("too many messages of %zu bytes", b->c->bytes);
+        overlap_fail("too many messages of %zu bytes", b->c->bytes);
     while (b->posted - b->ended == WINDOW && !collect(b))
         usleep(10);
     for (unsigned i = 0; i < b->messages; i++)
@@ -78,7 +78,7 @@ static void post_batch(struct batches *b)
 
 static void end_batches(struct batches *b)
 {
-    beside_message_wait(b->run, b->side->name);
+    overlap_message_wait(b->run, b->side->name);
     while (b->ended < b->posted)
         collect(b);
 }
@@ -88,7 +88,7 @@ static double rate_of(const struct batches *b, unsigned first, unsigned last)
 {
     if (last <= first)
         return NAN;
-    return (double)(last - first) * b->messages * beside_leaving(b->run, b->c) / (b->end_us[last] - b->end_us[first]) * 1e-3;
+    return (double)(last - first) * b->messages * overlap_leaving(b->run, b->c) / (b->end_us[last] - b->end_us[first]) * 1e-3;
 }
 
 static double run_batches(struct batches *b, unsigned n)
@@ -106,7 +106,7 @@ static double messages_alone(struct batches *b)
     double us;
 
     run_batches(b, 4);
-    us = beside_worst(b->run, (b->end_us[3] - b->end_us[0]) / 3);
+    us = overlap_worst(b->run, (b->end_us[3] - b->end_us[0]) / 3);
     b->messages = us < BATCH_US ? (unsigned)(BATCH_US / us) + 1 : 1;
     us *= b->messages;
     return run_batches(b, (unsigned)(ALONE_US / us) + 4);
@@ -118,41 +118,41 @@ struct interval {
     bool began, ended;
 };
 
-static void launch(struct beside_run *run, struct beside_work *work, struct interval *interval)
+static void launch(struct overlap_run *run, struct overlap_work *work, struct interval *interval)
 {
     unsigned before = (unsigned)(work->rounds * run->options.warm_ms / run->options.interval_ms) + 1;
 
     *interval = (struct interval){ .begin = gpu_event_new(), .end = gpu_event_new() };
     for (unsigned i = 0; i < before; i++)
         work->launch(work);
-    beside_stamp(run, 0);
+    overlap_stamp(run, 0);
     gpu_event_record(interval->begin, run->compute_stream);
     for (unsigned i = 0; i < work->rounds; i++)
         work->launch(work);
     gpu_event_record(interval->end, run->compute_stream);
-    beside_stamp(run, 1);
+    overlap_stamp(run, 1);
 }
 
 /* Clock and power are wanted from its begin to its end. */
 static bool look(struct interval *interval)
 {
     if (!interval->began && gpu_event_query(interval->begin) == 0)
-        beside_sampling(interval->began = true);
+        overlap_sampling(interval->began = true);
     if (interval->began && !interval->ended && gpu_event_query(interval->end) == 0) {
-        beside_sampling(false);
+        overlap_sampling(false);
         interval->ended = true;
     }
     return interval->ended;
 }
 
-static void end_interval(struct beside_run *run, struct interval *interval, struct beside_samples *samples)
+static void end_interval(struct overlap_run *run, struct interval *interval, struct overlap_samples *samples)
 {
     int code = gpu_stream_sync(run->compute_stream);
 
     if (code != 0)
-        beside_fail("computing failed: %s", gpu_error(code));
+        overlap_fail("computing failed: %s", gpu_error(code));
     look(interval);
-    *samples = beside_samples_take();
+    *samples = overlap_samples_take();
 }
 
 static void close_interval(struct interval *interval)
@@ -161,24 +161,24 @@ static void close_interval(struct interval *interval)
     gpu_event_free(interval->end);
 }
 
-unsigned beside_rounds(struct beside_run *run, struct beside_work *work, double ms)
+unsigned overlap_rounds(struct overlap_run *run, struct overlap_work *work, double ms)
 {
     double begin;
 
     work->launch(work);
     gpu_stream_sync(run->compute_stream);
-    begin = beside_now_us();
+    begin = now_us();
     for (int i = 0; i < 3; i++)
         work->launch(work);
     gpu_stream_sync(run->compute_stream);
-    return (unsigned)(ms * 1e3 / beside_worst(run, (beside_now_us() - begin) / 3)) + 1;
+    return (unsigned)(ms * 1e3 / overlap_worst(run, (now_us() - begin) / 3)) + 1;
 }
 
-void beside_alone(struct beside_run *run, struct beside_work *work, struct beside_samples *samples)
+void overlap_alone(struct overlap_run *run, struct overlap_work *work, struct overlap_samples *samples)
 {
     struct interval interval;
 
-    beside_share(run, "", NULL, 0);
+    overlap_share(run, "", NULL, 0);
     launch(run, work, &interval);
     while (!look(&interval))
         usleep(200);
@@ -187,7 +187,7 @@ void beside_alone(struct beside_run *run, struct beside_work *work, struct besid
 }
 
 /* Did messages go all the time, and how fast? */
-static void judge(const struct batches *b, const struct interval *interval, struct beside_turn *turn)
+static void judge(const struct batches *b, const struct interval *interval, struct overlap_turn *turn)
 {
     double begin = gpu_event_elapsed_us(b->origin, interval->begin), end = gpu_event_elapsed_us(b->origin, interval->end);
     double *gaps = malloc((b->ended + 1) * sizeof *gaps), longest = 0;
@@ -206,21 +206,21 @@ static void judge(const struct batches *b, const struct interval *interval, stru
         n++;
     }
     turn->rate_beside = rate_of(b, first, last);
-    turn->longest = n > 0 ? longest / beside_median(gaps, n) : NAN;
+    turn->longest = n > 0 ? longest / median(gaps, n) : NAN;
     free(gaps);
 }
 
-void beside_turn(struct beside_run *run, struct beside_work *work, struct beside_side *side, const struct beside_case *c,
-                 struct beside_turn *turn)
+void overlap_turn(struct overlap_run *run, struct overlap_work *work, struct overlap_side *side, const struct overlap_case *c,
+                  struct overlap_turn *turn)
 {
     struct interval interval;
     struct batches b;
     bool ended = false;
 
     open_batches(&b, run, side, c);
-    beside_step("messages alone");
+    overlap_step("messages alone");
     turn->rate_alone = messages_alone(&b);
-    beside_step("messages beside computing");
+    overlap_step("messages beside computing");
     begin_batches(&b);
     post_batch(&b);
     gpu_stream_wait(run->compute_stream, b.events[0]);
@@ -228,7 +228,7 @@ void beside_turn(struct beside_run *run, struct beside_work *work, struct beside
     while (!ended) {
         post_batch(&b);
         look(&interval);
-        ended = b.posted % ASK_EVERY == 0 && beside_all(run, interval.ended);
+        ended = b.posted % ASK_EVERY == 0 && overlap_all(run, interval.ended);
     }
     end_interval(run, &interval, &turn->beside);
     end_batches(&b);

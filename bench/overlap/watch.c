@@ -14,7 +14,7 @@
 #define TEXT_BYTES 160
 #define ERASE_LINE "\r\033[K"
 
-static const struct beside_run *watched;
+static const struct overlap_run *watched;
 static pthread_t thread;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static char phase[TEXT_BYTES], step[TEXT_BYTES];
@@ -23,7 +23,7 @@ static bool leaving, terminal, shown;
 
 static double seconds_since(double us)
 {
-    return (beside_now_us() - us) * 1e-6;
+    return (now_us() - us) * 1e-6;
 }
 
 /* With the lock held, which whoever stands still does not hold. */
@@ -53,20 +53,20 @@ static void *watch(void *argument)
     return argument;
 }
 
-void beside_watch_open(struct beside_run *run)
+void overlap_watch_open(struct overlap_run *run)
 {
     watched = run;
     terminal = isatty(STDERR_FILENO);
-    opened_us = step_us = beside_now_us();
+    opened_us = step_us = now_us();
     snprintf(phase, sizeof phase, "start");
     if (pthread_create(&thread, NULL, watch, NULL) != 0)
-        beside_fail("no thread that looks at the clock");
+        overlap_fail("no thread that looks at the clock");
 }
 
 /* With the lock held. A size of 0: ranks are not numbered yet. */
 static void show(bool new_phase)
 {
-    step_us = beside_now_us();
+    step_us = now_us();
     if (watched->rank != 0 || watched->size == 0)
         return;
     if (terminal)
@@ -76,7 +76,7 @@ static void show(bool new_phase)
     shown = terminal;
 }
 
-void beside_phase(const char *format, ...)
+void overlap_phase(const char *format, ...)
 {
     va_list args;
 
@@ -89,7 +89,7 @@ void beside_phase(const char *format, ...)
     va_end(args);
 }
 
-void beside_step(const char *format, ...)
+void overlap_step(const char *format, ...)
 {
     va_list args;
 
@@ -101,7 +101,7 @@ void beside_step(const char *format, ...)
     va_end(args);
 }
 
-void beside_watch_hide(void)
+void overlap_watch_hide(void)
 {
     pthread_mutex_lock(&lock);
     if (shown)
@@ -110,9 +110,9 @@ void beside_watch_hide(void)
     pthread_mutex_unlock(&lock);
 }
 
-void beside_watch_close(void)
+void overlap_watch_close(void)
 {
-    beside_watch_hide();
+    overlap_watch_hide();
     pthread_mutex_lock(&lock);
     leaving = true;
     pthread_mutex_unlock(&lock);

@@ -30,12 +30,12 @@ static float of_bf16(uint16_t bits)
     return value;
 }
 
-float beside_bf16(unsigned seed, size_t i)
+float overlap_bf16(unsigned seed, size_t i)
 {
     return of_bf16(random_bits(seed, i));
 }
 
-void *beside_random_bf16(size_t count, unsigned seed)
+void *overlap_random_bf16(size_t count, unsigned seed)
 {
     size_t once = count < PERIOD ? count : PERIOD;
     uint16_t *block = malloc(once * sizeof *block);
@@ -51,7 +51,7 @@ void *beside_random_bf16(size_t count, unsigned seed)
     return memory;
 }
 
-void beside_get_bf16(const void *from, size_t count, float *to)
+void overlap_get_bf16(const void *from, size_t count, float *to)
 {
     uint16_t *bits = malloc(count * sizeof *bits);
 
@@ -68,7 +68,7 @@ struct burn {
     int blocks;
 };
 
-static void burn_launch(struct beside_work *work)
+static void burn_launch(struct overlap_work *work)
 {
     struct burn *burn = work->state;
     uint64_t rounds = BURN_ROUNDS;
@@ -77,18 +77,18 @@ static void burn_launch(struct beside_work *work)
     gpu_kernel_launch(burn->kernel, burn->blocks, BURN_THREADS, params, work->stream);
 }
 
-static uint64_t burn_check(struct beside_work *work)
+static uint64_t burn_check(struct overlap_work *work)
 {
     (void)work;
     return 0; /* it has no result */
 }
 
-static void burn_close(struct beside_work *work)
+static void burn_close(struct overlap_work *work)
 {
     free(work->state);
 }
 
-static void burn_open(struct beside_work *work, int gpu)
+static void burn_open(struct overlap_work *work, int gpu)
 {
     struct burn *burn = calloc(1, sizeof *burn);
 
@@ -104,13 +104,13 @@ static void burn_open(struct beside_work *work, int gpu)
     work->close = burn_close;
 }
 
-bool beside_work_open(struct beside_work *work, const char *name, struct beside_run *run, const char **why)
+bool overlap_work_open(struct overlap_work *work, const char *name, struct overlap_run *run, const char **why)
 {
-    *work = (struct beside_work){ .name = name, .stream = run->compute_stream };
+    *work = (struct overlap_work){ .name = name, .stream = run->compute_stream };
     if (strcmp(name, "matmul") == 0)
-        return beside_matmul_open(work, why);
+        return overlap_matmul_open(work, why);
     if (strcmp(name, "attention") == 0)
-        return beside_attention_open(work, why);
+        return overlap_attention_open(work, why);
     burn_open(work, run->gpu);
     return true;
 }

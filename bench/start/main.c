@@ -2,11 +2,11 @@
 /*
  * One rank that does nothing but start: a communicator, an allreduce of one number, the end. It says when it began and when
  * it was done, by the machine's monotonic clock; start-times makes a table of that.
- *
- * usage: pickle-start                       found in the launcher's environment
- *        pickle-start FILE SIZE RANK        by an id, which rank 0 writes into FILE and the others read
  */
+#include "arguments.h"
+
 #include <errno.h>
+#include <limits.h>
 #include <pickle/pickle.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,6 +15,9 @@
 #include <unistd.h>
 
 #define WAIT_MS 60000
+
+static const char usage[] = "usage: pickle-start                       found in the launcher's environment\n"
+                            "       pickle-start FILE SIZE RANK        by an id, which rank 0 writes into FILE and the others read\n";
 
 static uint64_t now_ns(void)
 {
@@ -60,13 +63,15 @@ static int read_id(const char *path, pk_unique_id_t *id)
 static pk_result_t make(char **args, pk_comm_t **comm)
 {
     pk_comm_config_t config = PK_COMM_CONFIG_INIT;
-    int rank = args != NULL ? atoi(args[2]) : 0;
+    int size, rank;
     pk_unique_id_t id;
     pk_result_t result = PK_OK;
 
     config.device = PK_DEVICE_HOST;
     if (args == NULL)
         return pk_comm_init(comm, &config);
+    size = (int)argument_size("SIZE", args[1], 1, INT_MAX);
+    rank = (int)argument_size("RANK", args[2], 0, size - 1);
     if (rank == 0)
         result = pk_get_unique_id(&id);
     if (result != PK_OK)
@@ -75,7 +80,7 @@ static pk_result_t make(char **args, pk_comm_t **comm)
         perror(args[0]);
         exit(2);
     }
-    return pk_comm_init_rank(comm, atoi(args[1]), rank, &id, &config);
+    return pk_comm_init_rank(comm, size, rank, &id, &config);
 }
 
 int main(int argc, char **argv)
@@ -86,11 +91,8 @@ int main(int argc, char **argv)
     pk_comm_t *comm = NULL;
     pk_result_t result;
 
-    if (argc != 1 && argc != 4) {
-        fputs("usage: pickle-start [FILE SIZE RANK]\n", stderr);
-        return 2;
-    }
-    result = make(argc == 4 ? argv + 1 : NULL, &comm);
+    arguments_parse("pickle-start", usage, &(struct argument){ 0 }, argc == 1 ? 0 : 3, 3, argc, argv);
+    result = make(argc > 1 ? argv + 1 : NULL, &comm);
     if (result == PK_OK)
         result = pk_allreduce(&one, &sum, 1, PK_INT32, PK_SUM, comm, PK_BLOCKING);
     if (result != PK_OK) {

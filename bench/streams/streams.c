@@ -3,8 +3,7 @@
  * What the kernel's loopback interface carries from one process to another, with no library: N connections, each with a thread that writes
  * and one that reads, nothing framed, matched or acknowledged. The most that anything over TCP can reach on the machine.
  *
- * usage: bare-streams [-t THREADS] [-b BYTES] [-s SECONDS] [-2] [-z]
- *   -b  of a write, and of the buffer of each thread (512 KiB)   -2  both ways at once   -z  the writer's pages go by vmsplice, uncopied
+ * --help says how it is used.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,6 +25,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "arguments.h"
+#include "timing.h"
+
 #define THREADS_MAX 32
 
 struct options {
@@ -35,7 +37,7 @@ struct options {
     bool both, spliced;
 };
 
-static struct options o; /* threads read them to the very end of the process */
+static struct options o = { .threads = 1, .bytes = 512 << 10, .seconds = 1.0 }; /* threads read them to the very end of the process */
 
 struct end { /* of one connection */
     int fd, pipe[2];
@@ -48,14 +50,6 @@ static _Noreturn void give_up(const char *what)
 {
     perror(what);
     exit(1);
-}
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
 static void splice_all(struct end *e)
@@ -146,30 +140,26 @@ static void connect_pair(int pair[2])
     close(listener);
 }
 
-static void parse(int argc, char **argv)
-{
-    o = (struct options) { .threads = 1, .bytes = 512 << 10, .seconds = 1.0 };
-    int letter;
+static const char usage[] =
+    "usage: bare-streams [-t THREADS] [-b BYTES] [-s SECONDS] [-2] [-z]\n"
+    "  -b  of a write, and of the buffer of each thread: whole pages (512K)   -2  both ways at once\n"
+    "  -z  the writer's pages go by vmsplice, uncopied\n";
 
-    while ((letter = getopt(argc, argv, "t:b:s:2z")) >= 0) {
-        if (letter == 't')
-            o.threads = atoi(optarg);
-        else if (letter == 'b')
-            o.bytes = (size_t)atol(optarg);
-        else if (letter == 's')
-            o.seconds = atof(optarg);
-        else if (letter == '2')
-            o.both = true;
-        else if (letter == 'z')
-            o.spliced = true;
-        else
-            exit(2);
-    }
-    if (o.threads < 1 || o.threads > THREADS_MAX || o.bytes < 4096 || o.bytes % 4096 != 0 || o.seconds <= 0) {
-        fprintf(stderr, "bare-streams: 1 to %d threads, bytes in whole pages\n", THREADS_MAX);
-        exit(2);
-    }
+static void take_bytes(char *value)
+{
+    o.bytes = argument_size("-b", value, 4096, 1ull << 40);
+    if (o.bytes % 4096 != 0)
+        argument_refuse("-b", value);
 }
+
+static const struct argument table[] = {
+    ARGUMENT_NUMBER(NULL, 't', &o.threads, 1, THREADS_MAX),
+    ARGUMENT_TAKEN(NULL, 'b', take_bytes),
+    ARGUMENT_REAL(NULL, 's', &o.seconds, 1e-3, 1e6),
+    ARGUMENT_FLAG(NULL, '2', &o.both),
+    ARGUMENT_FLAG(NULL, 'z', &o.spliced),
+    { 0 },
+};
 
 int main(int argc, char **argv)
 {
@@ -179,7 +169,7 @@ int main(int argc, char **argv)
     double began;
     pid_t child;
 
-    parse(argc, argv);
+    arguments_parse("bare-streams", usage, table, 0, 0, argc, argv);
     if (received == MAP_FAILED)
         give_up("mmap");
     for (int i = 0; i < o.threads; i++) {
@@ -197,10 +187,10 @@ int main(int argc, char **argv)
     run(fds[1], o.both, true, &received[0]);
     nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
     before = received[0];
-    began = now();
+    began = now_us();
     nanosleep(&(struct timespec){ .tv_sec = (time_t)o.seconds, .tv_nsec = (long)((o.seconds - (double)(time_t)o.seconds) * 1e9) }, NULL);
     printf("%2d connections%s%s, %zu KiB: %.2f GB/s%s\n", o.threads, o.spliced ? ", spliced" : "", o.both ? ", both ways" : "",
-           o.bytes >> 10, (double)(received[0] - before) / (now() - began) * 1e-9, o.both ? " each way" : "");
+           o.bytes >> 10, (double)(received[0] - before) / (now_us() - began) * 1e-3, o.both ? " each way" : "");
     kill(child, 9);
     (void)waitpid(child, NULL, 0);
     return 0;

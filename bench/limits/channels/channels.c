@@ -19,7 +19,7 @@
  *   queued     chains that were queued before a thread does so
  *
  * nvcc -cubin -arch=sm_90 kernels.cu -o kernels.cubin && gcc -std=c11 -O2 -Wall -Wextra -Wpedantic -Werror
- *     -I/usr/local/cuda/include *.c -L/usr/local/cuda/lib64/stubs -lcuda -lpthread -o channels
+ *     -I../.. -I/usr/local/cuda/include *.c ../../arguments.c -L/usr/local/cuda/lib64/stubs -lcuda -lpthread -o channels
  * ./channels waiting --csv waiting.csv && python3 tables.py waiting.csv
  * All that docs/design/0035 uses, in about 13 minutes: ./run FOLDER
  *
@@ -32,7 +32,9 @@
 #define _GNU_SOURCE
 #include "parent.h"
 
-#include <getopt.h>
+#include "arguments.h"
+
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -91,84 +93,44 @@ static const struct experiment *find_experiment(const char *name)
     return NULL;
 }
 
-static int read_list(char *s)
+static void take_list(char *list)
 {
     parent.o.n_count = 0;
-    for (char *t = strtok(s, ","); t && parent.o.n_count < 16; t = strtok(NULL, ","))
-        parent.o.ns[parent.o.n_count++] = atoi(t);
-    return 0;
+    for (char *t = strtok(list, ","); t && parent.o.n_count < 16; t = strtok(NULL, ","))
+        parent.o.ns[parent.o.n_count++] = (int)argument_size("--n", t, 0, INT_MAX);
 }
 
-static int read_number(char c, const char *text)
+static void take_devices(char *pair)
 {
-    const struct {
-        char c;
-        int *at;
-    } ints[] = { { 'c', &parent.o.connections },
-                 { 'C', &parent.o.copy_connections },
-                 { 'F', &parent.o.fresh },
-                 { 'R', &parent.o.rule },
-                 { 'r', &parent.o.rounds } };
+    char *comma = strchr(pair, ',');
 
-    for (size_t i = 0; i < sizeof ints / sizeof *ints; i++)
-        if (ints[i].c == c) {
-            *ints[i].at = atoi(text);
-            return 0;
-        }
-    if (c == 's')
-        parent.o.size = atol(text);
-    else if (c == 'b')
-        parent.o.block = atol(text);
-    else if (c == 'S')
-        parent.seed = (uint32_t)atol(text);
-    else if (c == 'l')
-        parent.o.limit = atof(text);
-    else
-        return -1;
-    return 0;
+    if (!comma)
+        argument_refuse("--dev", pair);
+    *comma = '\0';
+    parent.o.dev[0] = (int)argument_size("--dev", pair, 0, INT_MAX);
+    parent.o.dev[1] = (int)argument_size("--dev", comma + 1, 0, INT_MAX);
 }
 
-static int read_option(int c, char *text)
-{
-    const struct {
-        char c;
-        const char **at;
-    } texts[] = { { 'm', &parent.o.mode },
-                  { 't', &parent.o.types },
-                  { 'f', &parent.o.forms },
-                  { 'o', &parent.o.csv_path },
-                  { 'k', &parent.o.cubin } };
-
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        if (texts[i].c == c) {
-            *texts[i].at = text;
-            return 0;
-        }
-    if (c == 'L')
-        return parent.o.serial = 1, 0;
-    if (c == 'n')
-        return read_list(text);
-    if (c == 'd')
-        return sscanf(text, "%d,%d", &parent.o.dev[0], &parent.o.dev[1]) == 2 ? 0 : -1;
-    return read_number((char)c, text);
-}
-
-static int read_options(int argc, char **argv)
-{
-    static const struct option names[] = {
-        { "mode", 1, 0, 'm' },   { "connections", 1, 0, 'c' }, { "copy-connections", 1, 0, 'C' },
-        { "size", 1, 0, 's' },   { "block", 1, 0, 'b' },       { "n", 1, 0, 'n' },
-        { "types", 1, 0, 't' },  { "forms", 1, 0, 'f' },       { "fresh", 1, 0, 'F' },
-        { "serial", 0, 0, 'L' }, { "rule", 1, 0, 'R' },        { "rounds", 1, 0, 'r' },
-        { "seed", 1, 0, 'S' },   { "limit", 1, 0, 'l' },       { "csv", 1, 0, 'o' },
-        { "cubin", 1, 0, 'k' },  { "dev", 1, 0, 'd' },         { 0, 0, 0, 0 }
-    };
-
-    for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;)
-        if (c == '?' || read_option(c, optarg))
-            return -1;
-    return parent.o.csv_path ? 0 : -1;
-}
+static const struct argument table[] = {
+    ARGUMENT_TEXT("mode", 0, &parent.o.mode),
+    ARGUMENT_NUMBER("connections", 0, &parent.o.connections, 0, INT_MAX),
+    ARGUMENT_NUMBER("copy-connections", 0, &parent.o.copy_connections, 0, INT_MAX),
+    ARGUMENT_NUMBER("size", 0, &parent.o.size, 0, LONG_MAX),
+    ARGUMENT_NUMBER("block", 0, &parent.o.block, 0, LONG_MAX),
+    ARGUMENT_TAKEN("n", 0, take_list),
+    ARGUMENT_TEXT("types", 0, &parent.o.types),
+    ARGUMENT_TEXT("forms", 0, &parent.o.forms),
+    ARGUMENT_NUMBER("fresh", 0, &parent.o.fresh, 0, INT_MAX),
+    ARGUMENT_FLAG("serial", 0, &parent.o.serial),
+    ARGUMENT_NUMBER("rule", 0, &parent.o.rule, 0, INT_MAX),
+    ARGUMENT_NUMBER("rounds", 0, &parent.o.rounds, 0, INT_MAX),
+    ARGUMENT_NUMBER("seed", 0, &parent.seed, 0, UINT32_MAX),
+    ARGUMENT_REAL("limit", 0, &parent.o.limit, 0, 1e9),
+    ARGUMENT_TEXT("csv", 0, &parent.o.csv_path),
+    ARGUMENT_TEXT("cubin", 0, &parent.o.cubin),
+    ARGUMENT_TAKEN("dev", 0, take_devices),
+    { 0 },
+};
 
 static int open_all(const char *columns)
 {
@@ -191,14 +153,17 @@ static int open_all(const char *columns)
     return 0;
 }
 
+static const char usage[] = "usage: channels EXPERIMENT --csv FILE [OPTIONS]; see the comment at the top of channels.c\n";
+
 int main(int argc, char **argv)
 {
     const struct experiment *e = argc > 1 ? find_experiment(argv[1]) : NULL;
 
     if (argc == 9 && !strcmp(argv[1], "worker"))
         return worker_main(atoi(argv[2]), atoi(argv[3]), atoi(argv[4]), argv[5], atol(argv[6]), atoi(argv[7]), argv[8]);
-    if (!e || read_options(argc - 1, argv + 1))
-        return fprintf(stderr, "usage: channels EXPERIMENT --csv FILE [OPTIONS]; see the comment at the top of channels.c\n"), 2;
+    arguments_parse("channels", usage, table, 1, 1, argc, argv);
+    if (!e || !parent.o.csv_path)
+        return fputs(usage, stderr), 2;
     parent.experiment = e->name;
     if (open_all(e->columns)) {
         perror("channels");

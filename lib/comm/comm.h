@@ -286,7 +286,7 @@ pk_result_t pki_aggregate_choose(const struct pk_comm *comm, pk_dtype_t dtype, p
 /* connect.c: endpoints of all pairs. */
 pk_result_t pki_comm_connect(struct pk_comm *comm);
 pk_result_t pki_comm_place_inboxes(struct pk_comm *comm); /* of fused collectives, behind connect */
-/* For what goes over the side sockets in init: it listens to the bootstrap too. */
+/* setup.c. For what goes over the side sockets in init: it listens to the bootstrap too. */
 struct pki_wait pki_comm_setup_timeout(struct pk_comm *comm);
 
 /* Within its init, until that ends: where the parent fails, the init ends with the parent's error. */

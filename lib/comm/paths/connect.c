@@ -53,17 +53,6 @@ static pk_result_t open_ifaces(struct pk_comm *comm)
     return PK_OK;
 }
 
-static pk_result_t hear(void *comm)
-{
-    return pki_bootstrap_poll(((struct pk_comm *)comm)->bootstrap);
-}
-
-/* The peer may itself wait for a rank that has died or given up, and rank 0 has to pass that on. */
-struct pki_wait pki_comm_setup_timeout(struct pk_comm *comm)
-{
-    return (struct pki_wait){ .deadline_ns = comm->deadline_ns, .cancel = &comm->cancel, .listen = hear, .arg = comm };
-}
-
 static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
 {
     bool same_process = pki_same_process(comm, peer, comm->rank);

@@ -193,6 +193,8 @@ VALUE(switchml, uint32_t, mixed_most, 3)
 VALUE(switchml, uint64_t, gone_ns, 12000000000)
 /* Looks in vain of a worker's thread before it sleeps until a packet comes or a timer runs out. As the aggregator. Chosen. */
 VALUE(switchml, unsigned, thread_looks, 20)
+/* Of a million packets that are sent so many are lost, as a bad network would lose them: for tests. */
+VALUE(switchml, uint32_t, lost_per_million, 0)
 /* Receiving: buffers of a call where the kernel does not join packets; where it does so few that what has come is in the core's
  * cache when it is taken (measured, EPYC with 512 KiB: 4 carry a tenth more packets than 32); bytes of each; datagrams of calls
  * in a row. */

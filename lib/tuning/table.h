@@ -48,6 +48,8 @@ VALUE(wait, int, inline_turns, 64)
 VALUE(wait, int, messages_a_poll, 64)
 /* Longest sleep: then deadlines and sockets are looked at. Chosen. */
 VALUE(wait, uint64_t, sleep_ns, 10000000)
+/* The same of threads that carry chunks or packets, which are woken when there is work: then they look again. Chosen. */
+VALUE(wait, uint64_t, thread_sleep_ns, 1000000000)
 /* First sleep where a message may come that wakes nobody. Chosen: a message lies there as long, little of what was waited. */
 VALUE(wait, uint64_t, nap_ns, 100000)
 /* And the longest. Chosen. */
@@ -59,6 +61,10 @@ FIXED(wait, naps_alike, PKI_NAPS_ALIKE, 64)
 VALUE(wait, uint64_t, settle_ns, 3000)
 /* How often peers' sockets and deadlines are looked at while something waits. Chosen. */
 VALUE(wait, uint64_t, check_every_ns, 2000000)
+/* Rounds of progress between two looks at the clock for that. Chosen. */
+FIXED(wait, check_rounds, PKI_CHECK_ROUNDS, 64)
+/* Looks at an engine's lock, which others hold for a moment, between two sched_yields. Chosen. */
+FIXED(wait, lock_spins, PKI_LOCK_SPINS, 64)
 /* How often the service thread looks after control channels: an idle process pays for each time. Chosen. */
 VALUE(wait, uint64_t, background_ns, 100000000)
 /* And while they are being recovered, which takes several notes in each direction. Chosen. */
@@ -127,6 +133,8 @@ VALUE(start, unsigned, pmix_us, 200)
 /* Rounds without a pause while the ranks' connections are made, and the pause from then on. */
 VALUE(start, unsigned, connect_rounds, 1000)
 VALUE(start, unsigned, connect_us, 50)
+/* Of these rounds each so-manieth looks at the bootstrap, too, and whether the init has been aborted. Chosen. */
+FIXED(start, connect_look_rounds, PKI_CONNECT_LOOK_ROUNDS, 64)
 END(start)
 
 /* ---- cpu: copies and sums by the processor ---- */
@@ -155,6 +163,9 @@ END(cpu)
 PART(p2p)
 /* EAGER bytes a peer may have sent that nobody asked for yet. Chosen. */
 FIXED(p2p, eager_credit_bytes, PKI_EAGER_CREDIT, 256 << 10)
+/* Credit is given back when such a part of it has been used up; a message that moves before its CTS is no longer than that.
+ * Chosen: half, so that while one half is not given back, one can still go. */
+FIXED(p2p, credit_share, PKI_CREDIT_SHARE, 2)
 /* Bytes that all peers together may have moved before their CTS, of one rank. Chosen: memory. */
 VALUE(p2p, size_t, eager_put_all_bytes, 32 << 20)
 /* A send between hosts says RTS after so long though its grant would come without. Chosen. */
@@ -255,12 +266,17 @@ VALUE(coll, uint64_t, one_shot_root_max_bytes, 384 << 10)
 VALUE(coll, uint64_t, one_shot_root_max_work, 32 << 10)
 /* Up to here hops cost more than bytes, among many ranks or hosts. Chosen. */
 VALUE(coll, uint64_t, few_hops_max_bytes, 64 << 10)
+/* Allreduce: by doubling up to such a part of that, by halving up to so many times that (docs/design/0008). */
+FIXED(coll, doubling_share, PKI_DOUBLING_SHARE, 4)
+FIXED(coll, halving_times, PKI_HALVING_TIMES, 8)
 /* Allreduce of GPUs in pieces, and reduce_scatter of more than two from so much in all on, if there is no kernel for it.
  * Measured, 2 and 4 H200 (docs/design/0005). */
 VALUE(coll, uint64_t, staggered_min_bytes, 64 << 20)
 /* Across hosts: up to here, times the ranks, one rank of a host speaks for it, but not beyond the second (docs/design/0011). */
 VALUE(coll, uint64_t, node_leader_max_bytes_per_rank, 16 << 10)
 VALUE(coll, uint64_t, node_leader_max_bytes, 1 << 20)
+/* Allreduce beyond the second: one rank speaks for its host up to so many times the first, times the ranks (docs/design/0011). */
+FIXED(coll, node_leader_times, PKI_NODE_LEADER_TIMES, 4)
 /* Across hosts, where each rank has a block: by way of each host's ranks from so much in all on (docs/design/0011). */
 VALUE(coll, uint64_t, hier_min_bytes, 512 << 10)
 /* Alltoall without kernels: of a block; two hops more against the host's memory. Measured, 4 H200

@@ -32,6 +32,12 @@ VALUE(gpu, size_t, behind_bytes, (size_t)4 << 20)
  * needs some. */
 VALUE(gpu, int, message_ctas, 64)
 FIXED(gpu, waiting_kernels, PKI_WAITING_KERNELS, 112)
+/* Of a GPU's places for kernels of fused collectives such a part is no communicator's; of the others so many eighths go one by
+ * one; and of what is left each communicator takes such a part, the first one most. Chosen: five communicators of a process have
+ * more than one place each, and forty have one. */
+FIXED(gpu, places_kept_share, PKI_PLACES_KEPT_SHARE, 5)
+FIXED(gpu, places_single_eighths, PKI_PLACES_SINGLE_EIGHTHS, 3)
+FIXED(gpu, places_share, PKI_PLACES_SHARE, 2)
 /* One slot of pinned memory and the longest piece through it; slots of each direction; pieces of one transfer in flight
  * (docs/design/0007). */
 FIXED(gpu, bounce_bytes, PKI_BOUNCE_BYTES, 2 << 20)

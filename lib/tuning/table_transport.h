@@ -103,6 +103,9 @@ VALUE(tcp, int, direct_peers, 2)
 VALUE(tcp, unsigned, direct_rounds, 4096)
 /* Rounds of progress for which an unexpected chunk waits in its connection before it is kept. Chosen. */
 VALUE(tcp, unsigned, unexpected_polls, 64)
+/* The pause behind an attempt to connect that has failed, twice as long each time, and the longest. Chosen. */
+VALUE(tcp, uint64_t, backoff_ns, 1000000)
+VALUE(tcp, uint64_t, backoff_most_ns, 100000000)
 /* Events taken from epoll at once; rounds between two looks at connections that say nothing. Chosen. */
 FIXED(tcp, events, PKI_TCP_EVENTS, 32)
 FIXED(tcp, health_rounds, PKI_TCP_HEALTH_ROUNDS, 256)
@@ -167,6 +170,12 @@ FIXED(rdma, moves, PKI_RDMA_MOVES, 64)
 FIXED(rdma, numbers, PKI_RDMA_NUMBERS, 16)
 /* A completion is asked for, and receives are posted again, each time so great a part of a queue is used. Chosen. */
 FIXED(rdma, tell_share, PKI_RDMA_TELL_SHARE, 4)
+/* Receives that the peer has not been told of are worth a request when they are such a part of the ring: with those that are not
+ * posted again they are fewer than the ring. Chosen. */
+FIXED(rdma, credit_share, PKI_RDMA_CREDIT_SHARE, 2)
+/* What comes where no receive is posted is sent again after 0.64 ms, as verbs number it. Chosen: credits keep it from being
+ * needed. */
+FIXED(rdma, rnr_timer, PKI_RDMA_RNR_TIMER, 12)
 /* Between two looks at queue pairs from which nothing is heard, and at a recovery. Chosen. */
 VALUE(rdma, uint64_t, watchdog_ns, 50000000)
 VALUE(rdma, uint64_t, recover_look_ns, 20000000)

@@ -272,7 +272,7 @@ static pk_result_t finish_remote(struct pk_comm *comm, const struct link *links)
 
     while ((ep = unfinished(comm, links)) != NULL) {
         struct pki_where where = { .rank = comm->rank, .peer = ep->peer, .op = "init" };
-        const bool looks = ++rounds % 64 == 0;
+        const bool looks = ++rounds % PKI_CONNECT_LOOK_ROUNDS == 0;
         pk_result_t result = looks ? pki_bootstrap_poll(comm->bootstrap) : PK_OK;
 
         if (result != PK_OK)

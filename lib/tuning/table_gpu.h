@@ -17,7 +17,7 @@ VALUE(gpu, uint64_t, cts_least_ns, 300)
 /* It may look a fiftieth of the time that has gone by, of which so much is saved up. Chosen: 2 % of a core. */
 FIXED(gpu, meet_share, PKI_MEET_SHARE, 50)
 VALUE(gpu, uint64_t, meet_saved_ns, 5000000)
-/* CTAs of the moving kernel: from a peer 371 GB/s with 16, 345 with 8 (H100; copy engines 396). */
+/* CTAs of the moving kernel. Measured, H100: from a peer 371 GB/s with 16, 345 with 8 (copy engines 396). */
 VALUE(gpu, int, move_ctas, 16)
 /* Shorter work is over before a branch would have begun. Chosen. */
 VALUE(gpu, size_t, work_inline_bytes, (size_t)1 << 20)
@@ -53,8 +53,8 @@ FIXED(gpu, fused_tell_every, PKI_FUSED_TELL_EVERY, 16)
 VALUE(gpu, int, spare_sms, 4)
 /* Scratch memory of captured collectives grows by so much. Chosen. */
 FIXED(gpu, scratch_step_bytes, PKI_SCRATCH_STEP, 2 << 20)
-/* CTAs of one reduction: 1.1 TB/s read and written on an H200, three times what its links bring. A reduction is
- * bound by memory: so many come near all of them. A CTA for so many bytes. */
+/* CTAs of one reduction. Measured, H200: 1.1 TB/s read and written, three times what its links bring. A reduction is
+ * bound by memory: so many come near all of them. A CTA for so many bytes: chosen. */
 VALUE(gpu, uint32_t, reduce_ctas, 16)
 FIXED(gpu, reduce_bytes_a_cta, PKI_REDUCE_BYTES_A_CTA, 64 << 10)
 /* CTAs that unpack fragments: they keep the way to the host's memory full. A CTA for so many bytes. Chosen. */
@@ -77,7 +77,7 @@ VALUE(gpu, uint64_t, word_fresh_ns, 100000)
  * (docs/design/0024). */
 VALUE(gpu, uint64_t, word_later_ns, 5000000)
 /* NVLink: puts under way from one GPU; each is two entries of a launch queue that takes about 1024 and then blocks the
- * caller. */
+ * caller. Chosen: half of that. */
 VALUE(gpu, uint32_t, nvlink_in_flight, 256)
 /* Polls in vain before the driver is asked whether the queue is broken. Chosen. */
 VALUE(gpu, uint32_t, nvlink_polls, 4096)

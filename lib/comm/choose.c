@@ -169,15 +169,16 @@ static struct rule allreduce(const struct pki_chooser *c, size_t bytes)
         return (struct rule){ PKI_ONE_SHOT, "short: one hop, reduced in rank order everywhere" };
     if (c->size == 2 && c->hosts == 2 && bytes <= one_shot_pair_max_bytes(c))
         return (struct rule){ PKI_ONE_SHOT, "two hosts: one hop, with as many bytes between them as in a ring" };
-    if (shares_links(c) && bytes > node_leader_max_bytes(c) && bytes <= 4 * t->node_leader_max_bytes_per_rank * (size_t)c->size)
+    if (shares_links(c) && bytes > node_leader_max_bytes(c) &&
+        bytes <= PKI_NODE_LEADER_TIMES * t->node_leader_max_bytes_per_rank * (size_t)c->size)
         return is_few(c) ? (struct rule){ PKI_NODE_LEADER, NODE_LEADERS } : (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (shares_links(c))
         return across_hosts(c, bytes);
-    if ((!is_few(c) || c->hosts > 1) && bytes <= t->few_hops_max_bytes / 4)
+    if ((!is_few(c) || c->hosts > 1) && bytes <= t->few_hops_max_bytes / PKI_DOUBLING_SHARE)
         return (struct rule){ PKI_DOUBLING, "short, among many ranks: few hops" };
     if (c->size == 2 && !c->gpus)
         return (struct rule){ PKI_RING, "two ranks: reduced as it arrives, still in rank order" };
-    if (!is_few(c) && bytes <= 8 * t->few_hops_max_bytes)
+    if (!is_few(c) && bytes <= PKI_HALVING_TIMES * t->few_hops_max_bytes)
         return (struct rule){ PKI_HALVING, "many ranks: few hops" };
     if (!is_few(c))
         return (struct rule){ PKI_RING, "long, among many ranks: in a ring each link carries the fewest bytes" };

@@ -13,50 +13,9 @@
 
 #define ABORT_MS 80 /* how long an abort waits for an init to end: it may be inside a system call that cannot be called off */
 
-/* PK_OK, or the failure that its other ranks hear of, too: not an abort, of which nobody need hear while nothing is under way. */
-static pk_result_t failure_of(struct pk_comm *parent)
-{
-    pk_result_t result;
-
-    pki_engine_look_around(parent->engine);
-    result = pki_engine_status(parent->engine);
-    return result == PK_ERR_ABORTED ? PK_OK : result;
-}
-
-static void look_at_parent(struct pki_call_off *cancel)
-{
-    struct pk_comm *comm = pki_container_of(cancel, struct pk_comm, cancel);
-    int goes_on = PKI_GOES_ON;
-
-    if (failure_of(comm->parent) != PK_OK)
-        (void)atomic_compare_exchange_strong(&cancel->state, &goes_on, PKI_CALLED_OFF_QUIETLY);
-}
-
-void pki_comm_watch_parent(struct pk_comm *comm, struct pk_comm *parent)
-{
-    comm->parent = parent;
-    comm->cancel.look = look_at_parent;
-}
-
-/* The parent's failure is why the other ranks have given up, too. Behind an abort of this one the parent may be no more. */
-static pk_result_t leave_parent(struct pk_comm *comm, pk_result_t result)
-{
-    const pk_error_info_t kept = *pki_error_get();
-    pk_result_t of_parent = PK_OK;
-
-    if (comm->parent != NULL && result != PK_OK && atomic_load(&comm->cancel.state) != PKI_CALLED_OFF)
-        of_parent = failure_of(comm->parent);
-    comm->cancel.look = NULL;
-    comm->parent = NULL;
-    if (of_parent != PK_OK)
-        return of_parent;
-    pki_error_set(&kept);
-    return result;
-}
-
 static pk_result_t settle(struct pk_comm *comm, pk_result_t outcome)
 {
-    const pk_result_t result = leave_parent(comm, outcome);
+    const pk_result_t result = pki_comm_leave_parent(comm, outcome);
 
     if (result != PK_OK) {
         comm->error = *pki_error_get();
@@ -176,7 +135,7 @@ pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_u
     return result;
 }
 
-pk_result_t pki_comm_create_split(struct pk_comm **out, struct pk_comm *parent, int color, int key, const pk_comm_config_t *config)
+static pk_result_t create_split(struct pk_comm **out, struct pk_comm *parent, int color, int key, const pk_comm_config_t *config)
 {
     struct pk_comm *comm = NULL;
     pk_result_t result = allocate(&comm, config); /* first: what refuses `config` has not taken this rank's turn in the parent */
@@ -187,6 +146,26 @@ pk_result_t pki_comm_create_split(struct pk_comm **out, struct pk_comm *parent, 
     if (result == PK_OK)
         return begin_or_free(comm, out);
     free_wiped(comm);
+    return result;
+}
+
+pk_result_t pki_comm_split(struct pk_comm *parent, int color, int key, struct pk_comm **out, const pk_comm_config_t *config)
+{
+    pk_comm_config_t like_parent;
+    struct pki_split *s = NULL;
+    pk_result_t result;
+
+    if (config == NULL) {
+        pki_config_like(parent, &like_parent);
+        config = &like_parent;
+    }
+    if (color >= 0)
+        return create_split(out, parent, color, key, config);
+    result = pki_split_begin(parent, color, key, &s);
+    if (result == PK_OK)
+        result = pki_split_sit_out(s);
+    if (result == PK_OK)
+        *out = NULL;
     return result;
 }
 
@@ -319,19 +298,4 @@ pk_result_t pki_comm_destroy(struct pk_comm *comm)
     }
     free_wiped(comm);
     return result;
-}
-
-pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op,
-                            enum pki_mem_kind kind, struct pki_choice *choice)
-{
-    *choice = pki_choose(&comm->chooser, coll, bytes);
-    if (comm->chooser.switchml && coll == PKI_COLL_ALLREDUCE)
-        return pki_aggregate_choose(comm, dtype, op, choice);
-    /* Ranks whose memory is of different kinds have to choose alike; a fused collective gives way to what the others do. */
-    if (kind == PKI_MEM_DEVICE && comm->chooser.forced[coll] == NULL && pki_engine_fuses(comm->engine, coll, bytes, dtype, op)) {
-        choice->instead = choice->algorithm;
-        choice->algorithm = pki_fused_algorithm(coll);
-        choice->reason = (comm->chooser.fused >> coll & 1) != 0 ? "PK_ALGORITHM of rank 0" : "one kernel on each rank, in rank order";
-    }
-    return PK_OK;
 }

@@ -214,15 +214,15 @@ int pki_seats_addresses(const struct pk_comm *comm, struct sockaddr_storage *met
 pk_result_t pki_comm_open_device(struct pk_comm *comm);
 pk_result_t pki_comm_meet(struct pk_comm *comm);
 
-/* split.c. Color below 0: *comm is NULL. */
-pk_result_t pki_comm_split(struct pk_comm *parent, int color, int key, struct pk_comm **comm, const pk_comm_config_t *config);
-/* While the bootstrap is open: keep what later splits need. */
+/* split.c. While the bootstrap is open: keep what later splits need. */
 pk_result_t pki_split_prepare(struct pk_comm *comm);
 /* Wait for the other ranks of the parent; then size, rank and id are known, and how many ranks join. comm->split is gone then,
  * whatever the outcome. */
 pk_result_t pki_split_meet(struct pk_comm *comm, int *joiners);
 /* Tell the parent's ranks color and key, and begin to hear theirs. */
 pk_result_t pki_split_begin(struct pk_comm *parent, int color, int key, struct pki_split **split);
+/* This rank gets no communicator, but the others wait for its word. The split is gone then. */
+pk_result_t pki_split_sit_out(struct pki_split *split);
 void pki_split_release(struct pki_split *split); /* NULL is legal */
 /* The secret of a communicator made out of this one; `label` (shorter than 32 bytes), number and color tell them apart. */
 pk_result_t pki_split_secret(const struct pk_comm *parent, const char *label, uint64_t number, int32_t color,
@@ -286,17 +286,20 @@ pk_result_t pki_aggregate_choose(const struct pk_comm *comm, pk_dtype_t dtype, p
 /* connect.c: endpoints of all pairs. */
 pk_result_t pki_comm_connect(struct pk_comm *comm);
 pk_result_t pki_comm_place_inboxes(struct pk_comm *comm); /* of fused collectives, behind connect */
-/* For what goes over the side sockets in init: it listens to the bootstrap too. */
+/* setup.c. For what goes over the side sockets in init: it listens to the bootstrap too. */
 struct pki_wait pki_comm_setup_timeout(struct pk_comm *comm);
 
-/* Within its init, until that ends: where the parent fails, the init ends with the parent's error. */
+/* parent.c. Within its init, until that ends: where the parent fails, the init ends with the parent's error. */
 void pki_comm_watch_parent(struct pk_comm *comm, struct pk_comm *parent);
+/* The init has ended with `result`. Returns what it ends with then. */
+pk_result_t pki_comm_leave_parent(struct pk_comm *comm, pk_result_t result);
 
 /* comm.c */
 /* A null id: size, rank and id are the launcher's to say. */
 pk_result_t pki_comm_create(struct pk_comm **comm, int size, int rank, const pk_unique_id_t *id, const pk_comm_config_t *config);
-/* Collective over `parent`, unless `config` is refused: then it has not been called. */
-pk_result_t pki_comm_create_split(struct pk_comm **comm, struct pk_comm *parent, int color, int key, const pk_comm_config_t *config);
+/* Collective over `parent`, unless `config` is refused: then it has not been called. Color below 0: *comm is NULL. config NULL:
+ * the parent's. */
+pk_result_t pki_comm_split(struct pk_comm *parent, int color, int key, struct pk_comm **comm, const pk_comm_config_t *config);
 /* The same. `id`: pki_grow_begin. config NULL: the parent's. */
 pk_result_t pki_comm_create_grown(struct pk_comm **comm, struct pk_comm *parent, int count, const pk_unique_id_t *id,
                                   const pk_comm_config_t *config);
@@ -320,7 +323,8 @@ pk_result_t pki_op_make(struct pki_made_ops *ops, pk_dtype_t dtype, const struct
 struct pki_made_op *pki_op_find(const struct pki_made_ops *ops, pk_op_t op);
 void pki_op_forget(struct pki_made_op *op);
 
-/* comm.c: the algorithm of a collective whose argument is `bytes` long, in memory of `kind`, and why that one. The same on all ranks. */
+/* algorithm.c: the algorithm of a collective whose argument is `bytes` long, in memory of `kind`, and why that one. The same on all
+ * ranks. */
 pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op,
                             enum pki_mem_kind kind, struct pki_choice *choice);
 

@@ -256,32 +256,11 @@ pk_result_t pki_split_meet(struct pk_comm *comm, int *joiners)
     return result;
 }
 
-/* This rank gets none, but the others wait for its word. */
-static pk_result_t sit_out(struct pki_split *s)
+pk_result_t pki_split_sit_out(struct pki_split *s)
 {
     pk_result_t result = hear(s);
 
     release(s);
-    return result;
-}
-
-pk_result_t pki_comm_split(struct pk_comm *parent, int color, int key, struct pk_comm **out, const pk_comm_config_t *config)
-{
-    pk_comm_config_t like_parent;
-    struct pki_split *s = NULL;
-    pk_result_t result;
-
-    if (config == NULL) {
-        pki_config_like(parent, &like_parent);
-        config = &like_parent;
-    }
-    if (color >= 0)
-        return pki_comm_create_split(out, parent, color, key, config);
-    result = pki_split_begin(parent, color, key, &s);
-    if (result == PK_OK)
-        result = sit_out(s);
-    if (result == PK_OK)
-        *out = NULL;
     return result;
 }
 

@@ -94,20 +94,22 @@ static inline struct pki_cuda *pki_cuda(struct pki_device *device)
     return pki_container_of(device, struct pki_cuda, base);
 }
 
-/* ---- cuda.c ---- */
+/* ---- cuda_context.c ---- */
 
 /* The lock of everything this process shares between devices: contexts, IPC mappings, registrations. */
 void pki_cuda_lock(void);
 void pki_cuda_unlock(void);
 
+/* Make the context current and captures relaxed for this thread, until leave. Nests. Cheap when it is so already. */
+void pki_cuda_enter(struct pki_cuda_context *context);
+void pki_cuda_leave(struct pki_cuda_context *context);
+
+/* ---- cuda.c ---- */
+
 /* One more user of a context that the caller holds already, and one less; the last one gives the context back to the driver. Both
  * with the lock held. */
 void pki_cuda_context_ref(struct pki_cuda_context *context);
 void pki_cuda_context_unref(struct pki_cuda_context *context);
-
-/* Make the context current and captures relaxed for this thread, until leave. Nests. Cheap when it is so already. */
-void pki_cuda_enter(struct pki_cuda_context *context);
-void pki_cuda_leave(struct pki_cuda_context *context);
 
 /* ---- cuda_range.c ---- */
 

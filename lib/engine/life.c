@@ -233,7 +233,7 @@ static void set_eager_put(struct pki_engine *e, struct pki_peer *peer)
 
     peer->eager_put.credit = lesser(iface->caps.eager_put_credit, pki_tuning.p2p.eager_put_all_bytes / others);
     /* While the other half is not given back, one can still go. */
-    peer->eager_put.max = lesser(iface->caps.eager_put_max, peer->eager_put.credit / 2);
+    peer->eager_put.max = lesser(iface->caps.eager_put_max, peer->eager_put.credit / PKI_CREDIT_SHARE);
 }
 
 void pki_engine_set_ctrl(struct pki_engine *e, int peer, struct pki_ep *ctrl, int side_fd)

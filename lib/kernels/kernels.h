@@ -336,7 +336,7 @@ struct pki_serve_args {
 #define PKI_FUSED_MARKS_BYTES (PKI_FUSED_CTAS * PKI_PUSH_RINGS * PKI_FUSED_RING_MARKS * PKI_FUSED_MARK_BYTES)
 #define PKI_FUSED_HALF (PKI_FUSED_MARKS + PKI_FUSED_MARKS_BYTES)
 
-#define PKI_PUSH_THREADS (64 * PKI_PUSH_RINGS)
+#define PKI_PUSH_THREADS (64 * PKI_PUSH_RINGS) /* of each ring one warp sends and one receives */
 
 struct pki_fused_words { /* host memory that the GPU sees */
     uint64_t differs[PKI_FUSED_RANKS];

@@ -10,7 +10,6 @@
 
 #include "tuning/tuning.h"
 #include "util/auth.h"
-#include "util/env.h"
 #include "util/fd.h"
 #include "util/log.h"
 #include "util/netif.h"
@@ -95,15 +94,10 @@ static pk_result_t allocate(struct pki_datagrams *d)
     return PK_OK;
 }
 
-static pk_result_t read_test_settings(struct pki_datagrams *d)
+static pk_result_t prepare_loss(struct pki_datagrams *d)
 {
-    int64_t per_million;
-    pk_result_t result = pki_env_int("PICKLE_TEST_SWITCHML_LOSS", 0, 1000000, 0, &per_million);
-
-    if (result != PK_OK || per_million == 0)
-        return result;
-    d->loss = (uint64_t)per_million * ((1ull << 32) / 1000000);
-    return pki_auth_random(&d->random, sizeof d->random);
+    d->loss = pki_tuning.switchml.lost_per_million * ((1ull << 32) / 1000000);
+    return d->loss > 0 ? pki_auth_random(&d->random, sizeof d->random) : PK_OK;
 }
 
 static pk_result_t bind_here(const struct pki_datagrams *d, struct sockaddr_storage *address, enum pki_datagrams_how how)
@@ -130,7 +124,7 @@ pk_result_t pki_datagrams_open(struct pki_datagrams *d, struct sockaddr_storage 
     pk_result_t result;
 
     *d = (struct pki_datagrams){ .fd = -1 };
-    result = read_test_settings(d);
+    result = prepare_loss(d);
     if (result != PK_OK)
         return result;
     d->fd = pki_fd_keep(socket(address->ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

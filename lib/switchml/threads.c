@@ -21,8 +21,6 @@
 #include "util/log.h"
 #include "util/thread.h"
 
-#define SLEEP_NS PKI_NS_PER_S /* then it looks again */
-
 /* ---- the one function that changes a state; returns the one before ---- */
 
 static enum pki_switchml_state enter(struct pki_switchml_slice *l, enum pki_switchml_state state)
@@ -43,7 +41,7 @@ static void sleep_while(struct pki_switchml_slice *l, enum pki_switchml_state st
     _Atomic uint32_t *const words[] = { &l->state };
 
     while (state_of(l) == state)
-        if (!pki_futex_wait(words, 1, state, SLEEP_NS))
+        if (!pki_futex_wait(words, 1, state, pki_tuning.wait.thread_sleep_ns))
             sched_yield();
 }
 
@@ -73,7 +71,7 @@ static void sleep_for_packets(const struct pki_switchml_slice *l)
 {
     struct pollfd fds[2] = { { .fd = l->datagrams.fd, .events = POLLIN }, { .fd = l->session->threads.stop, .events = POLLIN } };
     const uint64_t now = pki_now_ns(), due = pki_switchml_worker_due(&l->worker);
-    const uint64_t ns = due <= now ? 0 : due - now < SLEEP_NS ? due - now : SLEEP_NS;
+    const uint64_t most = pki_tuning.wait.thread_sleep_ns, ns = due <= now ? 0 : due - now < most ? due - now : most;
     const struct timespec limit = { .tv_sec = (time_t)(ns / PKI_NS_PER_S), .tv_nsec = (long)(ns % PKI_NS_PER_S) };
 
     (void)ppoll(fds, 2, &limit, NULL);

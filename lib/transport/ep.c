@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the endpoints of all transports have: a state, and why they have failed. */
+/* What the endpoints of all transports have: a state, why they have failed, and how long they try before that. */
 #include <errno.h>
 #include <stdio.h>
 
 #include "transport/transport.h"
+#include "util/clock.h"
+#include "util/env.h"
 
 void pki_ep_enter(struct pki_ep *ep, enum pki_ep_state state)
 {
@@ -26,4 +28,14 @@ pk_result_t pki_ep_fail(struct pki_ep *ep, pk_result_t code, int error, const ch
         return pki_fail(code, &where, "%s", cause.text);
     errno = error;
     return pki_fail_errno(code, &where, "%s", cause.text);
+}
+
+pk_result_t pki_transport_retry_ns(uint64_t *ns)
+{
+    int64_t ms;
+    pk_result_t result = pki_env_int("PK_RETRY_MS", 100, 3600000, 10000, &ms);
+
+    if (result == PK_OK)
+        *ns = (uint64_t)ms * PKI_NS_PER_MS;
+    return result;
 }

@@ -5,8 +5,6 @@
 #include <string.h>
 
 #include "transport/transport.h"
-#include "util/clock.h"
-#include "util/env.h"
 
 extern const struct pki_transport pki_transport_nvlink;
 extern const struct pki_transport pki_transport_shm;
@@ -148,16 +146,6 @@ const struct pki_transport *const *pki_transports(void)
 {
     pthread_once(&once, fill);
     return table;
-}
-
-pk_result_t pki_transport_retry_ns(uint64_t *ns)
-{
-    int64_t ms;
-    pk_result_t result = pki_env_int("PK_RETRY_MS", 100, 3600000, 10000, &ms);
-
-    if (result == PK_OK)
-        *ns = (uint64_t)ms * PKI_NS_PER_MS;
-    return result;
 }
 
 const struct pki_transport *pki_transport_find(const char *name)

@@ -407,9 +407,11 @@ struct pki_transport {
 /* All transports of this build in order of preference, stubs filled in; NULL at the end. */
 const struct pki_transport *const *pki_transports(void);
 const struct pki_transport *pki_transport_find(const char *name);
-pk_result_t pki_transport_retry_ns(uint64_t *ns); /* PK_RETRY_MS */
 
-/* ep.c. The one way to another state: nothing changes where the present one is final. */
+/* ep.c. How long an endpoint tries again before it has failed: PK_RETRY_MS. */
+pk_result_t pki_transport_retry_ns(uint64_t *ns);
+
+/* The one way to another state: nothing changes where the present one is final. */
 void pki_ep_enter(struct pki_ep *ep, enum pki_ep_state state);
 
 /* A transport has seen an error of this endpoint: record and log it, keep it in ep->cause unless there is one, return

@@ -8,9 +8,9 @@
  *   FIXED(part, name, CONSTANT, value)  what the compiler has to know: sizes of arrays, and what short messages would pay for
  *
  * A comment before each row, or before several that belong together, says what it is and where its value comes from: what was
- * measured, on what; "chosen" where nothing was. Rows of transports are in table_transport.h, of GPUs in table_gpu.h. Formats and
- * bounds of failures (how long a peer may be silent) stand with what they belong to: tests/abi/constants.txt lists them, and the
- * test `constants` finds what should stand here.
+ * measured, on what; who gives it; "chosen" where nothing was: the test `constants` looks for such a word. Rows of transports
+ * are in table_transport.h, of GPUs in table_gpu.h. Formats and bounds of failures (how long a peer may be silent) stand with
+ * what they belong to: tests/abi/constants.txt lists them, and the test `constants` finds what should stand here.
  */
 
 #ifdef PKI_TABLE_OF_PROCESS
@@ -48,6 +48,8 @@ VALUE(wait, int, inline_turns, 64)
 VALUE(wait, int, messages_a_poll, 64)
 /* Longest sleep: then deadlines and sockets are looked at. Chosen. */
 VALUE(wait, uint64_t, sleep_ns, 10000000)
+/* The same of threads that carry chunks or packets, which are woken when there is work: then they look again. Chosen. */
+VALUE(wait, uint64_t, thread_sleep_ns, 1000000000)
 /* First sleep where a message may come that wakes nobody. Chosen: a message lies there as long, little of what was waited. */
 VALUE(wait, uint64_t, nap_ns, 100000)
 /* And the longest. Chosen. */
@@ -59,6 +61,10 @@ FIXED(wait, naps_alike, PKI_NAPS_ALIKE, 64)
 VALUE(wait, uint64_t, settle_ns, 3000)
 /* How often peers' sockets and deadlines are looked at while something waits. Chosen. */
 VALUE(wait, uint64_t, check_every_ns, 2000000)
+/* Rounds of progress between two looks at the clock for that. Chosen. */
+FIXED(wait, check_rounds, PKI_CHECK_ROUNDS, 64)
+/* Looks at an engine's lock, which others hold for a moment, between two sched_yields. Chosen. */
+FIXED(wait, lock_spins, PKI_LOCK_SPINS, 64)
 /* How often the service thread looks after control channels: an idle process pays for each time. Chosen. */
 VALUE(wait, uint64_t, background_ns, 100000000)
 /* And while they are being recovered, which takes several notes in each direction. Chosen. */
@@ -100,41 +106,43 @@ VALUE(wait, uint64_t, slice_ns, 20000000)
 VALUE(wait, unsigned, turn_us, 1000)
 END(wait)
 
-/* ---- start: how ranks find one another. Chosen, all of them. ---- */
+/* ---- start: how ranks find one another. ---- */
 PART(start)
-/* An address is tried at the latest so long after the one before it. */
+/* An address is tried at the latest so long after the one before it. Chosen. */
 VALUE(start, uint64_t, stagger_ns, 100000000)
-/* The pause before an address is tried again, and the longest. */
+/* The pause before an address is tried again, and the longest. Chosen. */
 VALUE(start, uint64_t, pause_ns, 1000000)
 VALUE(start, uint64_t, pause_most_ns, 50000000)
-/* How often a rank that waits looks at everything; at an answer about a name, the first time. */
+/* How often a rank that waits looks at everything; at an answer about a name, the first time. Chosen. */
 VALUE(start, uint64_t, tick_ns, 20000000)
 VALUE(start, uint64_t, look_ns, 250000)
 /* A name that is not known is asked for again after so long, then twice as long, up to the second; rank 0 for its own up to the
- * third. */
+ * third. Chosen. */
 VALUE(start, uint64_t, ask_ns, 100000000)
 VALUE(start, uint64_t, ask_most_ns, 1000000000)
 VALUE(start, uint64_t, own_name_most_ns, 1600000000)
-/* The same for a name that is known. */
+/* The same for a name that is known. Chosen. */
 VALUE(start, uint64_t, known_ns, 2000000000)
 VALUE(start, uint64_t, known_most_ns, 8000000000)
-/* The other end's backlog is full: again after so long. */
+/* The other end's backlog is full: again after so long. Chosen. */
 VALUE(start, uint64_t, again_ns, 1000000)
-/* A listener without a descriptor for the next connection rests so long. */
+/* A listener without a descriptor for the next connection rests so long. Chosen. */
 VALUE(start, uint64_t, rest_ns, 10000000)
-/* Between two questions to PMIx. */
+/* Between two questions to PMIx. Chosen. */
 VALUE(start, unsigned, pmix_us, 200)
-/* Rounds without a pause while the ranks' connections are made, and the pause from then on. */
+/* Rounds without a pause while the ranks' connections are made, and the pause from then on. Chosen. */
 VALUE(start, unsigned, connect_rounds, 1000)
 VALUE(start, unsigned, connect_us, 50)
+/* Of these rounds each so-manieth looks at the bootstrap, too, and whether the init has been aborted. Chosen. */
+FIXED(start, connect_look_rounds, PKI_CONNECT_LOOK_ROUNDS, 64)
 END(start)
 
 /* ---- cpu: copies and sums by the processor ---- */
 PART(cpu)
 /* From here on libc's memcpy is one string instruction, which a Zen 3 runs at a twentieth of its speed in one case
- * (util/copy.c). libc's. */
+ * (util/copy.c). Given by libc. */
 FIXED(cpu, vector_bytes_min, PKI_COPY_VECTOR_MIN, 2048)
-/* From here on libc goes around the caches. libc's. */
+/* From here on libc goes around the caches. Given by libc. */
 FIXED(cpu, vector_bytes_max, PKI_COPY_VECTOR_MAX, 512 << 10)
 /* The target begins so few bytes behind the source's place in a page: there libc's is slow. Measured, Zen 3: 1 to 31 bytes. */
 FIXED(cpu, close_bytes, PKI_COPY_CLOSE, 64)
@@ -155,6 +163,9 @@ END(cpu)
 PART(p2p)
 /* EAGER bytes a peer may have sent that nobody asked for yet. Chosen. */
 FIXED(p2p, eager_credit_bytes, PKI_EAGER_CREDIT, 256 << 10)
+/* Credit is given back when such a part of it has been used up; a message that moves before its CTS is no longer than that.
+ * Chosen: half, so that while one half is not given back, one can still go. */
+FIXED(p2p, credit_share, PKI_CREDIT_SHARE, 2)
 /* Bytes that all peers together may have moved before their CTS, of one rank. Chosen: memory. */
 VALUE(p2p, size_t, eager_put_all_bytes, 32 << 20)
 /* A send between hosts says RTS after so long though its grant would come without. Chosen. */
@@ -236,7 +247,7 @@ END(p2p)
 #ifdef PKI_TABLE_OF_RANK_0
 /* ---- coll: which algorithm a collective takes. Rank 0's values hold for all ranks of a communicator. ---- */
 PART(coll)
-/* With more ranks, not every rank sends to every other. Operands of one reduction (device.h). */
+/* With more ranks, not every rank sends to every other. Chosen: operands of one reduction (reduce_sources). */
 VALUE(coll, uint64_t, direct_max_ranks, 16)
 /* Allreduce: most that a rank receives when all send all they have to all. Measured on 2 cores, 2 and 4 ranks
  * (docs/design/0008). */
@@ -255,12 +266,17 @@ VALUE(coll, uint64_t, one_shot_root_max_bytes, 384 << 10)
 VALUE(coll, uint64_t, one_shot_root_max_work, 32 << 10)
 /* Up to here hops cost more than bytes, among many ranks or hosts. Chosen. */
 VALUE(coll, uint64_t, few_hops_max_bytes, 64 << 10)
+/* Allreduce: by doubling up to such a part of that, by halving up to so many times that (docs/design/0008). */
+FIXED(coll, doubling_share, PKI_DOUBLING_SHARE, 4)
+FIXED(coll, halving_times, PKI_HALVING_TIMES, 8)
 /* Allreduce of GPUs in pieces, and reduce_scatter of more than two from so much in all on, if there is no kernel for it.
  * Measured, 2 and 4 H200 (docs/design/0005). */
 VALUE(coll, uint64_t, staggered_min_bytes, 64 << 20)
 /* Across hosts: up to here, times the ranks, one rank of a host speaks for it, but not beyond the second (docs/design/0011). */
 VALUE(coll, uint64_t, node_leader_max_bytes_per_rank, 16 << 10)
 VALUE(coll, uint64_t, node_leader_max_bytes, 1 << 20)
+/* Allreduce beyond the second: one rank speaks for its host up to so many times the first, times the ranks (docs/design/0011). */
+FIXED(coll, node_leader_times, PKI_NODE_LEADER_TIMES, 4)
 /* Across hosts, where each rank has a block: by way of each host's ranks from so much in all on (docs/design/0011). */
 VALUE(coll, uint64_t, hier_min_bytes, 512 << 10)
 /* Alltoall without kernels: of a block; two hops more against the host's memory. Measured, 4 H200
@@ -303,13 +319,12 @@ VALUE(pair, size_t, coop_bytes, (size_t)256 << 10)
 VALUE(pair, size_t, coop_even_bytes, (size_t)4 << 20)
 END(pair)
 
-/* ---- fused: collectives that are one kernel a rank. Measured on 2 and 4 H200 (docs/design/0009,
- * bench/results/0.2-h200.md). ---- */
+/* ---- fused: collectives that are one kernel a rank (docs/design/0009) ---- */
 PART(fused)
-/* Most that a rank receives in one shot of allreduce, and of a block. */
+/* Most that a rank receives in one shot of allreduce, and of a block. Measured, 2 and 4 H200 (bench/results/0.2-h200.md). */
 VALUE(fused, size_t, one_shot_bytes, 512 << 10)
 VALUE(fused, size_t, one_shot_block_bytes, 256 << 10)
-/* Sums by way of relays up to here; */
+/* Sums by way of relays up to here. Measured, 4 H200 (bench/results/0.2-h200.md). */
 VALUE(fused, size_t, relay_bytes, 512 << 10)
 /* Reduce in two shots up to here. Allreduce and reduce_scatter always: of copies in a stream one rank of a pair may have to
  * move all (docs/design/0041). Measured, 2 H200, 1 GiB: 3383 us, NCCL 3234, copies 4530. */
@@ -321,13 +336,14 @@ VALUE(fused, size_t, always_bytes, (size_t)4 << 30)
  * 32 CTAs 7.4, 4.6, 3.9 ms (NCCL 5.0), 256 KiB 65 by 16 and 101 by 32. */
 VALUE(fused, size_t, host_cells_bytes, 1 << 20)
 VALUE(fused, size_t, host_bytes_a_cta, 128 << 10)
-/* CTAs of reduce_scatter from so much in all on: they fill the links. */
+/* CTAs of reduce_scatter from so much in all on: they fill the links. Measured, 2 and 4 H200 (bench/results/0.2-h200.md). */
 VALUE(fused, size_t, scattered_long_bytes, 256 << 20)
 VALUE(fused, size_t, long_ctas, 16)
-/* Exchanges by kernels up to here; blocks that leave or reach one root, in all. */
+/* Exchanges by kernels up to here; blocks that leave or reach one root, in all. Measured, 2 and 4 H200
+ * (bench/results/0.2-h200.md). */
 VALUE(fused, size_t, push_bytes, 8 << 20)
 VALUE(fused, size_t, rooted_bytes, 32 << 20)
-/* What a CTA does: pairs of data and flag, between two GPUs (two in flight a thread), bytes that a rank folds. */
+/* What a CTA does: pairs of data and flag, between two GPUs (two in flight a thread), bytes that a rank folds. Chosen. */
 FIXED(fused, pairs_a_cta, PKI_FUSED_PAIRS_A_CTA, 512)
 FIXED(fused, pairs_a_cta_of_two, PKI_FUSED_PAIRS_A_CTA_OF_TWO, 1024)
 FIXED(fused, part_bytes_a_cta, PKI_FUSED_PART_A_CTA, 16 << 10)
@@ -347,7 +363,7 @@ FIXED(fused, rings, PKI_PUSH_RINGS, 8)
 FIXED(fused, chunk_bytes, PKI_FUSED_CHUNK, 16 << 10)
 FIXED(fused, grain_bytes, PKI_FUSED_GRAIN, 512)
 /* In flight of a thread: pairs of cells from each rank in an exchange, of two, in a relay (and where they come from one rank);
- * vectors of a push's lane, of two shots. */
+ * vectors of a push's lane, of two shots. Chosen. */
 FIXED(fused, exchange_pairs, PKI_EXCHANGE_PAIRS, 1)
 FIXED(fused, pair_pairs, PKI_PAIR_PAIRS, 2)
 FIXED(fused, relay_pairs, PKI_RELAY_PAIRS, 2)
@@ -355,7 +371,7 @@ FIXED(fused, relay_copies, PKI_RELAY_COPIES, 4)
 FIXED(fused, push_vectors, PKI_PUSH_VECTORS, 8)
 FIXED(fused, push_sum_vectors, PKI_PUSH_SUM_VECTORS, 4)
 FIXED(fused, two_shot_vectors, PKI_TWOSHOT_VECTORS, 2)
-/* Polls of a warp between two looks at words in host memory. */
+/* Polls of a warp between two looks at words in host memory. Chosen. */
 FIXED(fused, polls_a_look, PKI_FUSED_POLLS_A_LOOK, 64)
 END(fused)
 #endif

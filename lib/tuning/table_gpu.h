@@ -17,7 +17,7 @@ VALUE(gpu, uint64_t, cts_least_ns, 300)
 /* It may look a fiftieth of the time that has gone by, of which so much is saved up. Chosen: 2 % of a core. */
 FIXED(gpu, meet_share, PKI_MEET_SHARE, 50)
 VALUE(gpu, uint64_t, meet_saved_ns, 5000000)
-/* CTAs of the moving kernel: from a peer 371 GB/s with 16, 345 with 8 (H100; copy engines 396). */
+/* CTAs of the moving kernel. Measured, H100: from a peer 371 GB/s with 16, 345 with 8 (copy engines 396). */
 VALUE(gpu, int, move_ctas, 16)
 /* Shorter work is over before a branch would have begun. Chosen. */
 VALUE(gpu, size_t, work_inline_bytes, (size_t)1 << 20)
@@ -32,6 +32,12 @@ VALUE(gpu, size_t, behind_bytes, (size_t)4 << 20)
  * needs some. */
 VALUE(gpu, int, message_ctas, 64)
 FIXED(gpu, waiting_kernels, PKI_WAITING_KERNELS, 112)
+/* Of a GPU's places for kernels of fused collectives such a part is no communicator's; of the others so many eighths go one by
+ * one; and of what is left each communicator takes such a part, the first one most. Chosen: five communicators of a process have
+ * more than one place each, and forty have one. */
+FIXED(gpu, places_kept_share, PKI_PLACES_KEPT_SHARE, 5)
+FIXED(gpu, places_single_eighths, PKI_PLACES_SINGLE_EIGHTHS, 3)
+FIXED(gpu, places_share, PKI_PLACES_SHARE, 2)
 /* One slot of pinned memory and the longest piece through it; slots of each direction; pieces of one transfer in flight
  * (docs/design/0007). */
 FIXED(gpu, bounce_bytes, PKI_BOUNCE_BYTES, 2 << 20)
@@ -47,8 +53,8 @@ FIXED(gpu, fused_tell_every, PKI_FUSED_TELL_EVERY, 16)
 VALUE(gpu, int, spare_sms, 4)
 /* Scratch memory of captured collectives grows by so much. Chosen. */
 FIXED(gpu, scratch_step_bytes, PKI_SCRATCH_STEP, 2 << 20)
-/* CTAs of one reduction: 1.1 TB/s read and written on an H200, three times what its links bring. A reduction is
- * bound by memory: this number comes near all of them. Bytes for each CTA. */
+/* CTAs of one reduction. Measured, H200: 1.1 TB/s read and written, three times what its links bring. A reduction is
+ * bound by memory: this number comes near all of them. Bytes for each CTA: chosen. */
 VALUE(gpu, uint32_t, reduce_ctas, 16)
 FIXED(gpu, reduce_bytes_a_cta, PKI_REDUCE_BYTES_A_CTA, 64 << 10)
 /* CTAs that unpack fragments: they keep the way to the host's memory full. Bytes for each CTA. Chosen. */
@@ -71,7 +77,7 @@ VALUE(gpu, uint64_t, word_fresh_ns, 100000)
  * (docs/design/0024). */
 VALUE(gpu, uint64_t, word_later_ns, 5000000)
 /* NVLink: puts under way from one GPU; each is two entries of a launch queue that takes about 1024 and then blocks the
- * caller. */
+ * caller. Chosen: half of that. */
 VALUE(gpu, uint32_t, nvlink_in_flight, 256)
 /* Polls in vain before the driver is asked whether the queue is broken. Chosen. */
 VALUE(gpu, uint32_t, nvlink_polls, 4096)

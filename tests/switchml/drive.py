@@ -34,6 +34,11 @@ def environment(**more):
     return dict(clean, **{k: str(v) for k, v in more.items() if v is not None})
 
 
+def losing(per_million):
+    """The variable by which the library and pickle-aggregator lose so many packets."""
+    return "switchml.lost_per_million=%d" % per_million if per_million else None
+
+
 class Aggregator:
     """One that runs, ours or the twin's; `port` is what its first line says."""
 
@@ -43,7 +48,7 @@ class Aggregator:
         else:
             command = [AGGREGATOR, "--port", "0"]
         self.process = subprocess.Popen(command + list(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                        env=environment(PICKLE_TEST_SWITCHML_LOSS=None if twin or loss == 0 else loss, **env))
+                                        env=environment(PICKLE_TEST_TUNING=None if twin else losing(loss), **env))
         self.first = self.process.stdout.readline()
         found = re.search(r"at (?:127\.0\.0\.1|\[::1\]):(\d+)(?:, packets at port (\d+))?$", self.first.strip())
         self.port, self.packets = [int(n or 0) for n in found.groups()] if found else (0, 0)
@@ -125,7 +130,7 @@ def job(n, elements, loss, twin=False, arguments=("short",), window=256, mix=0):
     spare = twin and n > (2 if PART.startswith("long") else 8)
     path = config(aggregator.port, elements, max_outstanding_packets=min(window, 4 * threads) if spare else window,
                   timeout=200 if spare else 10)
-    codes, said = finish(start(n, arguments, PK_SWITCHML=path, PICKLE_TEST_SWITCHML_LOSS=loss or None))
+    codes, said = finish(start(n, arguments, PK_SWITCHML=path, PICKLE_TEST_TUNING=losing(loss)))
     end = aggregator.stop()
     lost = " lost by test 0," not in end or loss < (10000 if arguments else 1000) # of few packets a thousandth may be none
     good = codes == [0] * n and "algorithm switchml" in said and lost and (mix == 0 or " mixed by test 0" not in end)
@@ -183,7 +188,7 @@ def long_faults():
     for n in NUMBERS:
         for loss in (0, 10000, 50000):
             name = "%d ranks, loss %g %%, the aggregator is killed" % (n, loss / 1e4)
-            survived(name, n, signal.SIGKILL, PICKLE_TEST_SWITCHML_LOSS=loss or None)
+            survived(name, n, signal.SIGKILL, PICKLE_TEST_TUNING=losing(loss))
 
 
 def long_twins():
@@ -475,7 +480,7 @@ def faults():
     stopped()
     slow()
     survived("the aggregator is killed", 4, signal.SIGKILL)
-    survived("the aggregator is killed where packets are lost", 3, signal.SIGKILL, PICKLE_TEST_SWITCHML_LOSS=30000)
+    survived("the aggregator is killed where packets are lost", 3, signal.SIGKILL, PICKLE_TEST_TUNING=losing(30000))
     survived("one rank loses the aggregator", 3, None, ("--drop-after", "3000"))
     survived("the aggregator is slow", 2, None, ("--slow", "10"), PK_TIMEOUT_MS=6000)
     survived("the aggregator stands still", 3, signal.SIGSTOP, PK_TIMEOUT_MS=8000)

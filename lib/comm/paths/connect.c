@@ -53,17 +53,6 @@ static pk_result_t open_ifaces(struct pk_comm *comm)
     return PK_OK;
 }
 
-static pk_result_t hear(void *comm)
-{
-    return pki_bootstrap_poll(((struct pk_comm *)comm)->bootstrap);
-}
-
-/* The peer may itself wait for a rank that has died or given up, and rank 0 has to pass that on. */
-struct pki_wait pki_comm_setup_timeout(struct pk_comm *comm)
-{
-    return (struct pki_wait){ .deadline_ns = comm->deadline_ns, .cancel = &comm->cancel, .listen = hear, .arg = comm };
-}
-
 static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
 {
     bool same_process = pki_same_process(comm, peer, comm->rank);
@@ -283,7 +272,7 @@ static pk_result_t finish_remote(struct pk_comm *comm, const struct link *links)
 
     while ((ep = unfinished(comm, links)) != NULL) {
         struct pki_where where = { .rank = comm->rank, .peer = ep->peer, .op = "init" };
-        const bool looks = ++rounds % 64 == 0;
+        const bool looks = ++rounds % PKI_CONNECT_LOOK_ROUNDS == 0;
         pk_result_t result = looks ? pki_bootstrap_poll(comm->bootstrap) : PK_OK;
 
         if (result != PK_OK)

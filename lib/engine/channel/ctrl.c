@@ -173,7 +173,8 @@ static void give_credit(struct pki_engine *e, struct pki_peer *peer)
 
 static bool has_credit_to_return(const struct pki_peer *peer)
 {
-    return peer->eager.in >= PKI_EAGER_CREDIT / 2 || (peer->eager_put.in > 0 && peer->eager_put.in >= peer->eager_put.credit / 2);
+    return peer->eager.in >= PKI_EAGER_CREDIT / PKI_CREDIT_SHARE ||
+           (peer->eager_put.in > 0 && peer->eager_put.in >= peer->eager_put.credit / PKI_CREDIT_SHARE);
 }
 
 void pki_ctrl_consumed(struct pki_engine *e, struct pki_peer *peer, size_t payload)

@@ -15,7 +15,7 @@ void pki_engine_lock(struct pki_engine *e)
     unsigned spins = 0;
 
     while (atomic_flag_test_and_set_explicit(&e->lock.flag, memory_order_acquire)) {
-        if (++spins % 64 == 0)
+        if (++spins % PKI_LOCK_SPINS == 0)
             sched_yield();
         else
             pki_cpu_pause();

@@ -116,7 +116,7 @@ void pki_task_set_cpu_driven(struct pki_task *task); /* it needs the CPU from no
 /* Look at sockets and deadlines in the next round, if it is time to. */
 static inline void pki_engine_check_soon(struct pki_engine *engine)
 {
-    atomic_store_explicit(&engine->rounds.idle, 63, memory_order_relaxed);
+    atomic_store_explicit(&engine->rounds.idle, PKI_CHECK_ROUNDS - 1, memory_order_relaxed);
 }
 
 /* A collective with this number has not ended with PK_OK. */

@@ -205,13 +205,13 @@ bool pki_waiting_occupy(int device, void *stream, int ctas, int places)
 /* Of 128 places the first five communicators have 32, 16, 8, 4 and 2, and forty more one each. */
 int pki_waiting_reserve(int device, int places, int most)
 {
-    int all = places - places / 5, singles = all * 3 / 8, share = 0;
+    int all = places - places / PKI_PLACES_KEPT_SHARE, singles = all * PKI_PLACES_SINGLE_EIGHTHS / 8, share = 0;
 
     if (device >= DEVICES_MAX)
         return 0;
     pthread_mutex_lock(&waiting.lock);
     if (waiting.fused[device] < all)
-        share = (all - singles - waiting.fused[device]) / 2;
+        share = (all - singles - waiting.fused[device]) / PKI_PLACES_SHARE;
     if (share < 1)
         share = waiting.fused[device] < all;
     if (share > most)

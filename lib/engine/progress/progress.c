@@ -211,7 +211,7 @@ static void check_now_and_then(struct pki_engine *e)
     uint64_t now;
 
     atomic_store_explicit(&e->rounds.idle, round, memory_order_relaxed);
-    if (round % 64 != 0)
+    if (round % PKI_CHECK_ROUNDS != 0)
         return;
     now = pki_now_ns();
     if (now - e->rounds.checked_ns < pki_tuning.wait.check_every_ns)
@@ -239,7 +239,7 @@ bool pki_engine_progress(struct pki_engine *e)
         moved |= progress_transports(e);
         progress_active(e);
         moved |= progress_tasks(e);
-        if (!moved || atomic_load_explicit(&e->rounds.idle, memory_order_relaxed) % 64 == 63)
+        if (!moved || atomic_load_explicit(&e->rounds.idle, memory_order_relaxed) % PKI_CHECK_ROUNDS == PKI_CHECK_ROUNDS - 1)
             check_now_and_then(e);
     }
     pki_engine_collapse(e);

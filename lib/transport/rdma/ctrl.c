@@ -13,8 +13,7 @@
 #define LONG_BYTES ((uint32_t)sizeof(struct pki_msg))
 #define SIGNAL_EVERY (PKI_RDMA_RING / PKI_RDMA_TELL_SHARE)
 #define REPOST_EVERY (PKI_RDMA_RING / PKI_RDMA_TELL_SHARE)
-#define CREDIT_LAG \
-    (PKI_RDMA_RING / 2) /* receives not told of yet that are worth a request. With those not posted again fewer than the ring */
+#define CREDIT_LAG (PKI_RDMA_RING / PKI_RDMA_CREDIT_SHARE) /* receives not told of yet that are worth a request */
 #define LEAVE_NS (5 * PKI_NS_PER_S) /* after a failure. By then the device has sent it again, or given it up */
 #define BLOCK_ALIGN 4096u
 

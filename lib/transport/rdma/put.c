@@ -52,19 +52,6 @@ static void finish_ended(struct pki_rdma_ep *ep)
     }
 }
 
-void pki_rdma_moves_fail(struct pki_rdma_ep *ep)
-{
-    for (; ep->moves.head != ep->moves.end; ep->moves.head++) {
-        struct pki_rdma_move *move = move_at(ep, ep->moves.head);
-
-        pki_rdma_mr_put(ep->iface, move->mr);
-        move->put->result = PK_ERR_PEER;
-        pki_event_push(&ep->iface->base, &move->put->event, PKI_EVENT_PUT);
-    }
-    ep->moves.next = ep->moves.end;
-    ep->nredo = 0;
-}
-
 /* ---- Out ---- */
 
 /* The queue pair with room that has fewest bytes in flight. */

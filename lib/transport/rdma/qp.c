@@ -10,7 +10,6 @@
  * to Soft-RoCE.) */
 #define ACK_TIMEOUT 17
 #define RETRIES 6
-#define RNR_TIMER 12 /* 0.64 ms; credits keep it from being needed */
 #define HOPS 64
 
 static bool is_ctrl(const struct pki_rdma_qp *qp)
@@ -120,7 +119,7 @@ static pk_result_t to_rtr(struct pki_rdma_qp *qp, const struct pki_rdma_hello *t
                                 .dest_qp_num = qpn,
                                 .rq_psn = theirs->psn,
                                 .max_dest_rd_atomic = 1,
-                                .min_rnr_timer = RNR_TIMER };
+                                .min_rnr_timer = PKI_RDMA_RNR_TIMER };
     int error;
 
     attr.ah_attr.port_num = rail->port;

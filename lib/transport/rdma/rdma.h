@@ -430,12 +430,21 @@ pk_result_t pki_rdma_put(struct pki_put *put);
 /* Give chunks that wait to queue pairs that have room. */
 void pki_rdma_stripe(struct pki_rdma_ep *ep);
 void pki_rdma_data_completed(struct pki_rdma_qp *qp, uint32_t sequence);
-void pki_rdma_moves_fail(struct pki_rdma_ep *ep);
 
-/* recover.c */
+/* completions.c: take those that there are. False: there were none. */
+bool pki_rdma_poll(struct pki_rdma_iface *iface);
+
+/* fail.c */
 void pki_rdma_peer_left(struct pki_rdma_ep *ep, enum pki_rdma_peer how); /* it has been heard of the peer */
 /* A queue pair has failed: recover what can be recovered. */
 void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what);
+void pki_rdma_moves_fail(struct pki_rdma_ep *ep);
+void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what);
+/* Of a recovery: to the next state; to the end of it, for which the peer hears first. */
+void pki_rdma_recover_enter(struct pki_rdma_ep *ep, enum pki_rdma_state state);
+void pki_rdma_give_up(struct pki_rdma_ep *ep, const char *why);
+
+/* recover.c */
 void pki_rdma_recover_advance(struct pki_rdma_ep *ep);
 /* Read what the other end has said, and say what the state asks for; the watchdog looks, too. */
 void pki_rdma_exchange_notes(struct pki_rdma_ep *ep);
@@ -449,9 +458,5 @@ void pki_rdma_report(struct pki_rdma_ep *ep); /* written down for people */
 
 /* revoke.c */
 void pki_rdma_recv_cancel(struct pki_iface *base);
-
-/* rdma.c */
-void pki_rdma_ep_failed(struct pki_rdma_ep *ep, const char *what);
-bool pki_rdma_poll(struct pki_rdma_iface *iface);
 
 #endif

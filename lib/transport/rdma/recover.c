@@ -24,72 +24,16 @@
 #define SAY_NS (100 * PKI_NS_PER_MS) /* that a note of the end may wait for room */
 #define TIMEOUT_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again, */
 #define FAILURES 3 /* this number of times: on a machine that is starved of processors one may take all that time */
-/* then a failure is a new one though nothing has completed meanwhile: longer than any device tries */
-#define STOOD_NS (30 * PKI_NS_PER_S)
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look: the rank was not in the library, and that does not count */
 
 _Static_assert(sizeof(struct pki_rdma_note) <= PKI_NOTE_MAX, "a note fits");
 
 enum note_kind { NOTE_HELLO = 1, NOTE_READY, NOTE_GIVING_UP, NOTE_SHUTDOWN_CAME };
 
-static void enter(struct pki_rdma_ep *ep, enum pki_rdma_state state)
-{
-    ep->recover.state = state;
-    pki_ep_enter(&ep->base, state == PKI_RDMA_UP ? PKI_EP_UP : PKI_EP_RECOVERING);
-    ep->recover.entered_ns = ep->recover.advanced_ns = pki_now_ns();
-    ep->recover.said = false;
-    pki_rdma_report(ep);
-}
-
-void pki_rdma_peer_left(struct pki_rdma_ep *ep, enum pki_rdma_peer how)
-{
-    if (ep->peer < how)
-        ep->peer = how;
-}
-
 static void destroy_qps(struct pki_rdma_ep *ep)
 {
     for (uint32_t i = 0; i <= ep->nqps; i++)
         pki_rdma_qp_close(&ep->qps[i]);
-}
-
-static void give_up(struct pki_rdma_ep *ep, const char *why)
-{
-    ep->recover.why = why;
-    enter(ep, PKI_RDMA_GIVING_UP);
-}
-
-static void drain(struct pki_rdma_ep *ep)
-{
-    ep->recover.drained = 0;
-    enter(ep, PKI_RDMA_DRAINING);
-    for (uint32_t i = 0; i <= ep->nqps; i++)
-        if (!pki_rdma_qp_end(&ep->qps[i]))
-            give_up(ep, "a queue pair could not be ended in good order");
-}
-
-void pki_rdma_broken(struct pki_rdma_ep *ep, const char *what)
-{
-    struct pki_where where = pki_rdma_where(ep);
-
-    if (ep->recover.state == PKI_RDMA_CONNECTED)
-        ep->recover.again = true;
-    if (ep->base.state == PKI_EP_DEAD || ep->recover.state != PKI_RDMA_UP)
-        return;
-    if (!ep->notes.carried) {
-        pki_rdma_ep_failed(ep, what);
-        return;
-    }
-    if (ep->recover.since_ns == 0 || pki_now_ns() - ep->recover.entered_ns > STOOD_NS) {
-        ep->recover.since_ns = pki_now_ns();
-        ep->recover.failures = 0;
-    }
-    ep->recover.failures++;
-    ep->recover.epoch++;
-    ep->recover.heard = PKI_RDMA_HEARD_NOTHING;
-    ep->recover.again = false;
-    pki_log(PKI_LOG_WARN, &where, "rdma: %s; the queue pairs are made again", what);
-    drain(ep);
 }
 
 /* ---- What had come, and what had not ---- */
@@ -157,13 +101,13 @@ const char *pki_rdma_note_parse(const void *bytes, size_t n, struct pki_rdma_not
 
 /* ---- From state to state ---- */
 
-static void make_anew(struct pki_rdma_ep *ep)
+static void make_again(struct pki_rdma_ep *ep)
 {
     if (pki_rdma_qps_open(ep) != PK_OK || pki_rdma_ctrl_again(ep) != PK_OK) {
-        give_up(ep, "queue pairs could not be made again");
+        pki_rdma_give_up(ep, "queue pairs could not be made again");
         return;
     }
-    enter(ep, PKI_RDMA_GREETING);
+    pki_rdma_recover_enter(ep, PKI_RDMA_GREETING);
 }
 
 static void look_for_ports(struct pki_rdma_ep *ep, uint64_t now)
@@ -176,9 +120,9 @@ static void look_for_ports(struct pki_rdma_ep *ep, uint64_t now)
     for (int i = 0; i < ep->iface->nrails; i++)
         any |= pki_rdma_rail_look(&ep->iface->rails[i]);
     if (any)
-        make_anew(ep);
+        make_again(ep);
     else if (now - ep->recover.since_ns > TIMEOUT_NS)
-        give_up(ep, "no port has been active for long");
+        pki_rdma_give_up(ep, "no port has been active for long");
 }
 
 static void drained(struct pki_rdma_ep *ep, uint64_t now)
@@ -186,17 +130,17 @@ static void drained(struct pki_rdma_ep *ep, uint64_t now)
     collect_chunks(ep);
     destroy_qps(ep);
     if (now - ep->recover.since_ns > TIMEOUT_NS && ep->recover.failures >= FAILURES)
-        give_up(ep, "queue pairs fail again and again");
+        pki_rdma_give_up(ep, "queue pairs fail again and again");
     else
-        enter(ep, PKI_RDMA_WAITING);
+        pki_rdma_recover_enter(ep, PKI_RDMA_WAITING);
 }
 
 static void connect_qps(struct pki_rdma_ep *ep)
 {
     if (pki_rdma_qps_connect(ep, &ep->recover.theirs.hello) == PK_OK)
-        enter(ep, PKI_RDMA_CONNECTED);
+        pki_rdma_recover_enter(ep, PKI_RDMA_CONNECTED);
     else
-        give_up(ep, "the new queue pairs could not be connected");
+        pki_rdma_give_up(ep, "the new queue pairs could not be connected");
 }
 
 static void resume(struct pki_rdma_ep *ep)
@@ -204,7 +148,7 @@ static void resume(struct pki_rdma_ep *ep)
     struct pki_where where = pki_rdma_where(ep);
 
     judge_moves(ep);
-    enter(ep, PKI_RDMA_UP);
+    pki_rdma_recover_enter(ep, PKI_RDMA_UP);
     pki_log(PKI_LOG_WARN, &where, "rdma: new queue pairs are connected after %llu ms",
             (unsigned long long)((pki_now_ns() - ep->recover.since_ns) / PKI_NS_PER_MS));
     if (ep->recover.again)
@@ -260,7 +204,7 @@ void pki_rdma_recover_advance(struct pki_rdma_ep *ep)
         if (recover->drained > ep->nqps)
             drained(ep, now);
         else if (now - recover->entered_ns > DRAIN_NS) /* what it wrote, or not, is not known */
-            give_up(ep, "a queue pair in error did not end");
+            pki_rdma_give_up(ep, "a queue pair in error did not end");
         return;
     case PKI_RDMA_WAITING:
         look_for_ports(ep, now);

@@ -10,7 +10,6 @@
 #include "util/clock.h"
 
 #define LABEL_BYTES 32
-#define BACKOFF_MAX_NS (100 * PKI_NS_PER_MS)
 #define SHOWS_PART 8                       /* of PK_RETRY_MS: so long stands what a living process has accepted, or will */
 
 pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
@@ -29,7 +28,7 @@ pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, 
 void pki_tcp_attempt_failed(struct pki_tcp_link *link, int error)
 {
     struct pki_where where = pki_tcp_where(link->ep);
-    uint64_t pause = PKI_NS_PER_MS << (link->attempt.count < 7 ? link->attempt.count : 7);
+    uint64_t pause = pki_tuning.tcp.backoff_ns << (link->attempt.count < 7 ? link->attempt.count : 7);
     bool is_refused;
     char text[128];
 
@@ -41,7 +40,7 @@ void pki_tcp_attempt_failed(struct pki_tcp_link *link, int error)
     pki_tcp_target_failed(link, error);
     is_refused = error == ECONNREFUSED ||
                  (link->ep->iface->shutdown_ns > 0 && link->attempt.shows_ns > 0 && (error == 0 || error == ECONNRESET));
-    pki_tcp_wait_again(link, pause < BACKOFF_MAX_NS ? pause : BACKOFF_MAX_NS);
+    pki_tcp_wait_again(link, pause < pki_tuning.tcp.backoff_most_ns ? pause : pki_tuning.tcp.backoff_most_ns);
     link->attempt.count++;
     if (!pki_tcp_target_is_known(link)) /* that nobody listens at some address says nothing of the peer */
         return;

@@ -20,8 +20,6 @@
 #include "util/futex.h"
 #include "util/thread.h"
 
-#define SLEEP_NS PKI_NS_PER_S
-
 /* ---- Whose a half is ---- */
 
 /* What was done with the half is seen by who sees the state. */
@@ -91,7 +89,7 @@ static struct pki_tcp_job *await_job(struct pki_tcp_thread *thread)
         }
         atomic_store(&thread->asleep, 1); /* before the last look, as the job is put there before the look at this */
         if (atomic_load(&thread->job) == NULL && !atomic_load(&thread->all->over))
-            (void)pki_futex_wait(words, 1, 1, SLEEP_NS);
+            (void)pki_futex_wait(words, 1, 1, pki_tuning.wait.thread_sleep_ns);
         atomic_store(&thread->asleep, 0);
         until = pki_now_ns() + pki_tuning.tcp.thread_awake_ns;
     }

@@ -463,7 +463,7 @@ def gpu():
 
 
 def faults():
-    refused("no PK_SWITCHML", "PK_SWITCHML has to say where")
+    refused("no PK_SWITCHML", "PK_SWITCHML has to name the aggregator")
     refused("no host:port", "host:port, or a file", PK_SWITCHML="localhost")
     nobody = "127.0.0.1:%d" % free_port()
     for fallback in (None, 1):

@@ -11,7 +11,8 @@ import subprocess
 import sys
 
 PAGE = "docs/performance.md"
-GPUS = "bench/results/0.2-h200.md"
+GPUS = "bench/results/0.3-h200.md"
+BEFORE = "bench/results/0.2-h200.md" # attention beside messages by copy engines
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
@@ -76,7 +77,7 @@ def draw_bandwidth(tree):
     points = [(size(row[0][1]), [float(cell) for _, cell in row[1:5]]) for row in table(read(tree, GPUS), "Send and receive")]
     curves = [("libpickle, no kernels", [(n, f[1]) for n, f in points]), ("NCCL 2.28", [(n, n / f[3] / 1e3) for n, f in points]),
               ("bare copy", [(n, f[2]) for n, f in points])]
-    script = ["set title 'One GPU to another, 2 x H200, NVLink, 2026-11'", "set xlabel 'bytes'", "set ylabel 'GB/s'", "set logscale x 2",
+    script = ["set title 'One GPU to another, 2 x H200, NVLink, 2026-11'", "set ylabel 'GB/s'", "set logscale x 2",
               "set xrange [3000:1.5e9]", "set yrange [0:*]", "set xtics (%s)" % ", ".join("'%s' %d" % (row[0][1], size(row[0][1]))
                                                               for row in table(read(tree, GPUS), "Send and receive"))]
     for i, (_, data) in enumerate(curves):
@@ -86,7 +87,8 @@ def draw_bandwidth(tree):
 
 
 def draw_beside(tree):
-    beside = [dict(row) for row in table(read(tree, GPUS), "Computing and messages") if "1 GiB" in row[0][1]]
+    beside = [dict(row) for row in table(read(tree, BEFORE), "Computing and messages") if "1 GiB" in row[0][1] and "allreduce" not in row[0][1]]
+    beside += [dict(row) for row in table(read(tree, GPUS), "Computing and messages")]
     script = ["set title 'Attention and messages of 1 GiB at the same time, H200, 2026-11'", "set style data histograms",
               "set style fill solid 0.8", "set yrange [0:1.1]", "set ylabel 'beside / alone'", "$d << END"]
     script += ['"%s, %s" %s %g' % (row["messages"].split()[0], row["library"], row["cycles"],

@@ -15,9 +15,9 @@
 #define PK_API
 #endif
 
-/* Of this library; pk_version() says that of the one that runs. A function that says "Since 0.2" is in release 0.2.0 and later. */
+/* Of this library; pk_version() says that of the one that runs. A function that says "Since 0.3" is in 0.3.0 and later. */
 #define PK_VERSION_MAJOR 0
-#define PK_VERSION_MINOR 2
+#define PK_VERSION_MINOR 3
 #define PK_VERSION_PATCH 0
 
 #ifdef __cplusplus

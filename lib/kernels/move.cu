@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Transfers that wait, each for a word of its own, in one launch. Layout: kernels.h. Of those that may start every second CTA
- * begins with the last, so that what goes to a peer and what comes from it are on the way at the same time.
- */
+/* Transfers that wait, each for a word of its own, in one launch. Layout: kernels.h. */
 #include "kernels/words.cuh"
 
 namespace
@@ -244,11 +241,8 @@ extern "C" __global__ void __launch_bounds__(PKI_MOVE_THREADS, 2) pki_move(const
         open = open_now;
         if (open == 0)
             return;
-        while (open != 0) { /* each ends behind a barrier: all have read open_now */
-            uint32_t i = blockIdx.x % 2 == 0 ? __ffsll((long long)open) - 1 : 63 - __clzll((long long)open);
-
-            open &= ~(1ull << i);
-            if (!move_op(args, i, { args.abort_flag, &left }))
+        for (; open != 0; open &= open - 1) { /* each ends behind a barrier: all have read open_now */
+            if (!move_op(args, __ffsll((long long)open) - 1, { args.abort_flag, &left }))
                 return;
         }
     }

@@ -90,27 +90,11 @@ static bool any_copy(const struct messages *m)
     return false;
 }
 
-/* One copy engine carries all that a process moves between GPUs: both ways have half of its rate each, and kernels more. */
-static void go_both_ways_by_kernel(struct messages *m)
-{
-    bool ways[2] = { false, false };
-
-    for (int i = 0; i < m->n; i++)
-        if (!m->parts[i].by_kernel)
-            ways[m->tasks[i]->xfer->is_send] = true;
-    for (int i = 0; i < m->n && ways[0] && ways[1]; i++)
-        m->parts[i].by_kernel = true;
-}
-
 static void move(struct pki_engine *e, struct messages *m)
 {
     bool kernels = pki_move_by_kernel(e);
-    struct pki_rule_channels channels = { .held = true }; /* without kernels the wait has one */
+    struct pki_rule_channels channels = { .held = !kernels || (any_copy(m) && pki_move_take_channel(m->tasks[0])) }; /* without kernels the wait has one */
 
-    if (kernels) {
-        go_both_ways_by_kernel(m);
-        channels.held = any_copy(m) && pki_move_take_channel(m->tasks[0]);
-    }
     pki_rule(m->parts, m->n, kernels, &channels, m->places);
     copy_all(m, PKI_RULE_COPY_FIRST);
     if (kernels)

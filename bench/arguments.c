@@ -124,6 +124,8 @@ static void describe(const struct argument *table, char *letters, struct option 
     for (int i = 0; table[i].kind != ARGUMENT_NO_MORE; i++) {
         int has = table[i].kind == ARGUMENT_IS_FLAG ? no_argument : table[i].otherwise == NULL ? required_argument : optional_argument;
 
+        if (i == OPTIONS_MAX)
+            abort();
         if (table[i].letter != 0) {
             *letters++ = table[i].letter;
             for (int colon = 0; colon < has; colon++) /* none, one for a value, two where it may be left out */

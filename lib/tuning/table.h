@@ -222,8 +222,6 @@ FIXED(p2p, xfers_a_slab, PKI_XFERS_A_SLAB, 64)
 VALUE(p2p, int, spare_tasks, 128)
 /* Blocks of scratch memory that are kept. Chosen. */
 FIXED(p2p, scratches, PKI_SCRATCH_MAX, 64)
-/* Of those, how many no collective takes before its stream has come to it: one for each stream at a time. Chosen. */
-FIXED(p2p, scratches_reserved, PKI_SCRATCH_RESERVED, 16)
 /* Longest transfer that goes as DATA through the control channel because it is combined as it comes. Chosen. */
 FIXED(p2p, ctrl_data_bytes, PKI_CTRL_DATA_MAX, 256 << 20)
 /* Calls with other arguments whose checks are remembered. Chosen. */

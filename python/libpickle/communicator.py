@@ -313,9 +313,11 @@ class Communicator:
     def Allreduce(self, sendbuf: BufferLike, recvbuf: BufferLike, op: Op = SUM, stream: AnyStream = None) -> None:
         """Reduce over all ranks; every rank gets the result. sendbuf may be IN_PLACE."""
         try:
-            if type(recvbuf) is Buffer and type(sendbuf) is Buffer:
-                (source, have, other), (target, count, dtype) = sendbuf.source, recvbuf.target
-                alike = have == count and other is dtype
+            if type(recvbuf) is Buffer:
+                alike = type(sendbuf) is Buffer
+                if alike:
+                    (source, have, other), (target, count, dtype) = sendbuf.source, recvbuf.target
+                    alike = have == count and other is dtype
             else: # arrays of NumPy, as most are
                 dtype, count = NUMPY[recvbuf.dtype], recvbuf.size
                 alike = NUMPY[sendbuf.dtype] is dtype and sendbuf.size == count

@@ -183,7 +183,7 @@ static void captured(struct bed *bed)
         must_be_ok(call(bed, which, n, bed->in, bed->out, bed->self.in_stream), names[which]);
         code = gpu_capture_end(bed->self.stream, &graph);
         if (code != 0)
-            exit(report(false, "rank %d: the capture ended: %s", bed->self.rank, gpu_error(code)));
+            exit(report(false, "rank %d: the capture ended: %s", bed->self.rank, gpu_error(code)) + 1);
         for (int turn = 0; turn < REPLAYS; turn++) {
             set_factor(bed, turn);
             ranks_meet();
@@ -249,42 +249,112 @@ static void many(struct bed *bed)
     report(right, "rank %d: %d at a time", bed->self.rank, MANY);
 }
 
-static void add_several(struct bed *bed, size_t n, int count, gpu_stream_t stream)
-{
-    pk_stream_t there = PK_CUDA_STREAM(stream);
+/* What streams wait for until the test lets them go on. */
+struct gates {
+    gpu_stream_t streams[3]; /* the first is the rank's own */
+    uint32_t *flags;
+};
 
-    for (int i = 0; i < count; i++)
-        must_be_ok(call(bed, (enum operation)(i % OPERATIONS), n, bed->in, bed->out + (size_t)(i % OPERATIONS) * n, there), "one of several");
+static struct gates gates_shut(const struct bed *bed)
+{
+    struct gates gates = { .streams = { bed->self.stream, gpu_stream_new(), gpu_stream_new() }, .flags = gpu_host_alloc(3 * sizeof(uint32_t)) };
+    gpu_kernel_t kernel = spin_kernel();
+
+    ranks_meet();
+    for (int i = 0; i < 3; i++) {
+        gates.flags[i] = 0;
+        spin_launch(kernel, 1, 32, &gates.flags[i], gates.streams[i]);
+    }
+    return gates;
+}
+
+static void gate_open(struct gates *gates, int i)
+{
+    __atomic_store_n(&gates->flags[i], 1, __ATOMIC_RELEASE);
+}
+
+static void gates_end(struct bed *bed, struct gates *gates, const char *what, size_t n)
+{
+    bool ended = true, right = true;
+
+    for (int i = 0; i < 3; i++) {
+        gate_open(gates, i);
+        ended = stream_idle_within(gates->streams[i], 20000, NULL) && ended;
+    }
+    if (!ended) {
+        gpu_show_pending(bed->self.comm);
+        exit(report(false, "rank %d: %s: does not end", bed->self.rank, what) + 1);
+    }
+    for (int which = 0; which < OPERATIONS; which++)
+        right = right && is_right(bed, (enum operation)which, n, 4, bed->out + (size_t)which * n, true);
+    ranks_meet();
+    gpu_stream_free(gates->streams[1]);
+    gpu_stream_free(gates->streams[2]);
+    gpu_host_free(gates->flags);
+    report(right, "rank %d: %s", bed->self.rank, what);
+}
+
+/* Results of the rank's own stream, which are looked at, lie apart from those of others. */
+static void add_several(const struct bed *bed, size_t n, int count, const struct gates *gates, int i)
+{
+    pk_stream_t there = PK_CUDA_STREAM(gates->streams[i]);
+    float *out = bed->out + (i == 0 ? 0 : OPERATIONS * n);
+
+    for (int k = 0; k < count; k++)
+        must_be_ok(call(bed, (enum operation)(k % OPERATIONS), n, bed->in, out + (size_t)(k % OPERATIONS) * n, there), "one of several");
 }
 
 /* A call that found no scratch memory, as all was in use, stands in front of many that found some. */
 static void behind_one_without(struct bed *bed)
 {
     const size_t n = 1000;
-    gpu_kernel_t kernel = spin_kernel();
-    gpu_stream_t other = gpu_stream_new();
-    uint32_t *flags = gpu_host_alloc(2 * sizeof *flags);
-    bool right = true;
+    struct gates gates = gates_shut(bed);
 
-    set_factor(bed, 4);
-    flags[0] = flags[1] = 0;
-    ranks_meet();
-    spin_launch(kernel, 1, 32, &flags[0], other);
-    spin_launch(kernel, 1, 32, &flags[1], bed->self.stream);
-    add_several(bed, n, SCRATCHES, other);
-    add_several(bed, n, 1, bed->self.stream);
-    __atomic_store_n(&flags[0], 1, __ATOMIC_RELEASE);
-    if (!stream_idle_within(other, 20000, NULL))
-        exit(report(false, "rank %d: what uses all scratch memory does not end", bed->self.rank));
-    add_several(bed, n, 2 * SCRATCHES, bed->self.stream);
-    __atomic_store_n(&flags[1], 1, __ATOMIC_RELEASE);
-    must_end(bed, "many behind one that found no scratch memory");
-    for (int which = 0; which < OPERATIONS; which++)
-        right = right && is_right(bed, (enum operation)which, n, 4, bed->out + (size_t)which * n, true);
-    ranks_meet();
-    gpu_stream_free(other);
-    gpu_host_free(flags);
-    report(right, "rank %d: behind one that found no scratch memory", bed->self.rank);
+    add_several(bed, n, SCRATCHES, &gates, 1);
+    add_several(bed, n, 1, &gates, 0);
+    gate_open(&gates, 1);
+    (void)stream_idle_within(gates.streams[1], 20000, NULL);
+    add_several(bed, n, 2 * SCRATCHES, &gates, 0);
+    gates_end(bed, &gates, "behind one that found no scratch memory", n);
+}
+
+/* A group whose stream comes before that of calls in front of it, when there is scratch memory again. */
+static void group_comes_first(struct bed *bed)
+{
+    const size_t n = 1000;
+    struct gates gates = gates_shut(bed);
+
+    add_several(bed, n, SCRATCHES, &gates, 1);
+    add_several(bed, n, OPERATIONS, &gates, 0);
+    must_be_ok(pk_group_start(), "pk_group_start");
+    add_several(bed, n, SCRATCHES * 3 / 2, &gates, 2);
+    must_be_ok(pk_group_end(), "pk_group_end");
+    gate_open(&gates, 2);
+    (void)stream_idle_within(gates.streams[2], 200, NULL);
+    gate_open(&gates, 1);
+    (void)stream_idle_within(gates.streams[1], 200, NULL);
+    gates_end(bed, &gates, "a group before calls in front of it", n);
+}
+
+/* Two groups, to which the streams of two ranks come in opposite order. */
+static void groups_cross(struct bed *bed)
+{
+    const size_t n = 1000;
+    struct gates gates = gates_shut(bed);
+
+    for (int g = 0; g < 2; g++) {
+        pk_stream_t there = PK_CUDA_STREAM(gates.streams[g]);
+
+        must_be_ok(pk_group_start(), "pk_group_start");
+        for (int k = 0; k < SCRATCHES + OPERATIONS; k++)
+            must_be_ok(call(bed, (enum operation)(k % OPERATIONS), n, bed->host_in, bed->out + (size_t)(g * OPERATIONS + k % OPERATIONS) * n,
+                            there),
+                       "one of a group");
+        must_be_ok(pk_group_end(), "pk_group_end");
+    }
+    gate_open(&gates, bed->self.rank % 2);
+    (void)stream_idle_within(gates.streams[bed->self.rank % 2], 200, NULL);
+    gates_end(bed, &gates, "groups in opposite order", n);
 }
 
 static void refused(struct bed *bed)
@@ -310,9 +380,13 @@ static int rank_main(const char *role)
     if (strcmp(role, "kernels") == 0)
         captured(&bed);
     mixes(&bed);
-    if (strcmp(role, "one queue") != 0)
-        behind_one_without(&bed);
     many(&bed);
+    if (strcmp(role, "one queue") != 0) {
+        set_factor(&bed, 4);
+        behind_one_without(&bed);
+        group_comes_first(&bed);
+        groups_cross(&bed);
+    }
     bed_close(&bed);
     return report_end();
 }

@@ -49,8 +49,6 @@ void pki_plan_step_done(struct pki_task *task, uint32_t step, size_t done, bool 
 size_t pki_scratch_bytes(const struct pki_task *task);
 /* PK_IN_PROGRESS: too many collectives are at work: this one has to wait for one of them. */
 pk_result_t pki_scratch_take(struct pki_task *task);
-/* Before the stream has come to the task: some are left for tasks to which theirs has come. */
-pk_result_t pki_scratch_take_early(struct pki_task *task);
 void pki_scratch_give(struct pki_task *task);
 void pki_scratch_take_inline(struct pki_task *task); /* the task's and engine->inlined.scratch change places */
 void pki_scratch_close(struct pki_engine *engine); /* what could not be freed before */

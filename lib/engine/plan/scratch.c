@@ -93,6 +93,26 @@ size_t pki_scratch_bytes(const struct pki_task *task)
     return task->run.scratch_stride * task->plan->scratch_blocks + pki_mixed_bytes(task) + pki_scaled_bytes(task);
 }
 
+/*
+ * A collective keeps its memory until it has ended, and may stand in its stream behind one that has none yet, here or on another
+ * rank. So the last block is for the oldest collective that has none: it can always go on. Number 0: the youngest, in its call.
+ */
+static bool is_for_an_older_one(const struct pki_task *task)
+{
+    const struct pki_engine *e = task->engine;
+
+    if (e->plans.nscratch_busy < PKI_SCRATCH_MAX - 1)
+        return false;
+    for (const struct pki_list *n = e->tasks.all.next; n != &e->tasks.all; n = n->next) {
+        const struct pki_task *other = pki_container_of(n, struct pki_task, node);
+
+        if (other->plan != NULL && other->run.scratch == NULL && pki_scratch_bytes(other) > 0 &&
+            (task->number == 0 || other->number < task->number))
+            return true;
+    }
+    return false;
+}
+
 pk_result_t pki_scratch_take(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
@@ -103,7 +123,7 @@ pk_result_t pki_scratch_take(struct pki_task *task)
 
     if (task->run.scratch != NULL || bytes == 0)
         return PK_OK;
-    s = free_scratch(e, task->kind, bytes, &fits);
+    s = is_for_an_older_one(task) ? NULL : free_scratch(e, task->kind, bytes, &fits);
     if (s == NULL)
         return PK_IN_PROGRESS;
     if (!fits)
@@ -114,15 +134,6 @@ pk_result_t pki_scratch_take(struct pki_task *task)
     e->plans.nscratch_busy++;
     task->run.scratch = s->ptr;
     return PK_OK;
-}
-
-/* Whoever took one early may stand in its stream behind a task that found none, and keeps it until that has ended. */
-pk_result_t pki_scratch_take_early(struct pki_task *task)
-{
-    if (task->run.scratch == NULL && pki_scratch_bytes(task) > 0 &&
-        task->engine->plans.nscratch_busy >= PKI_SCRATCH_MAX - PKI_SCRATCH_RESERVED)
-        return PK_IN_PROGRESS;
-    return pki_scratch_take(task);
 }
 
 void pki_scratch_give(struct pki_task *task)

@@ -155,7 +155,7 @@ bool pki_stream_plan_begin(struct pki_task *task)
     struct pki_engine *e = task->engine;
     bool direct = false;
 
-    if (!can_be_done_by_stream(task) || !pki_plan_has_moments(task) || pki_scratch_take_early(task) != PK_OK)
+    if (!can_be_done_by_stream(task) || !pki_plan_has_moments(task) || pki_scratch_take(task) != PK_OK)
         return false;
     pki_scaled_place(task);
     if (has_work(task))

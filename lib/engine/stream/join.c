@@ -138,7 +138,7 @@ pk_result_t pki_stream_admit(struct pki_task *task)
         return pki_fail(PK_ERR_ARG, NULL, "%s: a cuda stream, but the communicator has no gpu (config.device)",
                         pki_task_name(task));
     task->cuda.queue = (struct pki_queue){ .device = e->gpu, .handle = task->request.stream.handle };
-    if (pki_task_is_fused(task) && pki_fused_all_direct(e) && (!task->request.scaled || pki_scratch_take_early(task) == PK_OK)) {
+    if (pki_task_is_fused(task) && pki_fused_all_direct(e) && (!task->request.scaled || pki_scratch_take(task) == PK_OK)) {
         pki_task_enter(task, PKI_TASK_STREAM); /* its kernel needs nobody */
         return PK_OK;
     }

@@ -68,7 +68,7 @@ static bool prepare(struct pki_task *task)
     for (int i = 0; i < e->config.size; i++)
         if (task->plan != NULL || i == task->xfer->peer->rank)
             (void)pki_bounce_fills_slots_of(e, &e->peers[i]);
-    if (task->plan == NULL || pki_scratch_take_early(task) == PK_OK)
+    if (task->plan == NULL || pki_scratch_take(task) == PK_OK)
         return true;
     pki_error_set(&kept); /* it is tried again when the stream has come */
     return false;

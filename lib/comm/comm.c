@@ -135,6 +135,15 @@ pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_u
     return result;
 }
 
+/* `config`, or where it is NULL `like`, which is made the parent's. */
+static const pk_comm_config_t *config_or_like(const pk_comm_config_t *config, const struct pk_comm *parent, pk_comm_config_t *like)
+{
+    if (config != NULL)
+        return config;
+    pki_config_like(parent, like);
+    return like;
+}
+
 static pk_result_t create_split(struct pk_comm **out, struct pk_comm *parent, int color, int key, const pk_comm_config_t *config)
 {
     struct pk_comm *comm = NULL;
@@ -155,10 +164,7 @@ pk_result_t pki_comm_split(struct pk_comm *parent, int color, int key, struct pk
     struct pki_split *s = NULL;
     pk_result_t result;
 
-    if (config == NULL) {
-        pki_config_like(parent, &like_parent);
-        config = &like_parent;
-    }
+    config = config_or_like(config, parent, &like_parent);
     if (color >= 0)
         return create_split(out, parent, color, key, config);
     result = pki_split_begin(parent, color, key, &s);
@@ -176,10 +182,7 @@ pk_result_t pki_comm_create_grown(struct pk_comm **out, struct pk_comm *parent, 
     struct pk_comm *comm = NULL;
     pk_result_t result;
 
-    if (config == NULL) {
-        pki_config_like(parent, &like_parent);
-        config = &like_parent;
-    }
+    config = config_or_like(config, parent, &like_parent);
     result = allocate(&comm, config);
     if (result != PK_OK)
         return result;

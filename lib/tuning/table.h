@@ -133,7 +133,7 @@ VALUE(start, unsigned, pmix_us, 200)
 /* Rounds without a pause while the ranks' connections are made, and the pause from then on. Chosen. */
 VALUE(start, unsigned, connect_rounds, 1000)
 VALUE(start, unsigned, connect_us, 50)
-/* Of these rounds each so-manieth looks at the bootstrap, too, and whether the init has been aborted. Chosen. */
+/* This number of rounds lies between two looks at the bootstrap, and at whether the init has been aborted. Chosen. */
 FIXED(start, connect_look_rounds, PKI_CONNECT_LOOK_ROUNDS, 64)
 END(start)
 

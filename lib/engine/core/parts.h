@@ -108,7 +108,6 @@ struct pki_engine_plans {
     int n;
     struct pki_plan_entry *recent[PKI_PLANS_RECENT]; /* [root % PKI_PLANS_RECENT]: the last taken, in the list too, or NULL */
     struct pki_scratch scratch[PKI_SCRATCH_MAX];
-    int nscratch_busy;
     struct pki_list unfreed;
     struct pki_aggregator aggregator;
 };

@@ -100,8 +100,11 @@ size_t pki_scratch_bytes(const struct pki_task *task)
 static bool is_for_an_older_one(const struct pki_task *task)
 {
     const struct pki_engine *e = task->engine;
+    int left = 0;
 
-    if (e->plans.nscratch_busy < PKI_SCRATCH_MAX - 1)
+    for (int i = 0; i < PKI_SCRATCH_MAX && left < 2; i++)
+        left += !e->plans.scratch[i].busy;
+    if (left == 2)
         return false;
     for (const struct pki_list *n = e->tasks.all.next; n != &e->tasks.all; n = n->next) {
         const struct pki_task *other = pki_container_of(n, struct pki_task, node);
@@ -131,7 +134,6 @@ pk_result_t pki_scratch_take(struct pki_task *task)
     if (result != PK_OK)
         return result;
     s->busy = true;
-    e->plans.nscratch_busy++;
     task->run.scratch = s->ptr;
     return PK_OK;
 }
@@ -144,7 +146,6 @@ void pki_scratch_give(struct pki_task *task)
         if (task->engine->plans.scratch[i].ptr != task->run.scratch)
             continue;
         task->engine->plans.scratch[i].busy = false;
-        task->engine->plans.nscratch_busy--;
         task->run.scratch = NULL;
     }
 }

@@ -68,7 +68,6 @@ static const struct symbol symbols[] = {
     { "cuStreamCreate", offsetof(struct pki_cuda_driver, stream_create) },
     { "cuStreamDestroy_v2", offsetof(struct pki_cuda_driver, stream_destroy) },
     { "cuStreamQuery", offsetof(struct pki_cuda_driver, stream_query) },
-    { "cuStreamSynchronize", offsetof(struct pki_cuda_driver, stream_synchronize) },
     { "cuCtxSynchronize", offsetof(struct pki_cuda_driver, ctx_synchronize) },
     { "cuStreamIsCapturing", offsetof(struct pki_cuda_driver, stream_is_capturing) },
     { "cuStreamGetCaptureInfo_v2", offsetof(struct pki_cuda_driver, stream_get_capture_info) },
@@ -88,6 +87,7 @@ static const struct symbol symbols[] = {
     { "cuModuleUnload", offsetof(struct pki_cuda_driver, module_unload) },
     { "cuModuleGetFunction", offsetof(struct pki_cuda_driver, module_get_function) },
     { "cuFuncGetAttribute", offsetof(struct pki_cuda_driver, func_get_attribute) },
+    { "cuFuncSetAttribute", offsetof(struct pki_cuda_driver, func_set_attribute) },
     { "cuLaunchKernelEx", offsetof(struct pki_cuda_driver, launch_kernel) },
 };
 

@@ -64,7 +64,6 @@ struct pki_cuda_driver {
     __typeof__(cuStreamCreate) *stream_create;
     __typeof__(cuStreamDestroy) *stream_destroy;
     __typeof__(cuStreamQuery) *stream_query;
-    __typeof__(cuStreamSynchronize) *stream_synchronize;
     __typeof__(cuCtxSynchronize) *ctx_synchronize;
     __typeof__(cuStreamIsCapturing) *stream_is_capturing;
     /* Version 2 whatever cuda.h is: version 3 came with 12.3, and its signature with it. */
@@ -88,6 +87,7 @@ struct pki_cuda_driver {
     __typeof__(cuModuleUnload) *module_unload;
     __typeof__(cuModuleGetFunction) *module_get_function;
     __typeof__(cuFuncGetAttribute) *func_get_attribute;
+    __typeof__(cuFuncSetAttribute) *func_set_attribute;
     __typeof__(cuLaunchKernelEx) *launch_kernel;
 };
 

@@ -42,6 +42,17 @@ static CUresult kernel_get(struct pki_cuda_context *context, int which, const ch
     return code;
 }
 
+/* A driver that compiles the oldest PTX for a GPU of its own leaves them out. */
+static bool has_bulk_copies(struct pki_cuda_context *context)
+{
+    CUfunction kernel = context->kernels[PKI_CUDA_TWOSHOT];
+    int version = 0;
+
+    return context->cu->func_get_attribute(&version, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernel) == CUDA_SUCCESS && version >= 90 &&
+           context->cu->func_set_attribute(kernel, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, PKI_BULK_BYTES) ==
+               CUDA_SUCCESS;
+}
+
 pk_result_t pki_cuda_kernels_load(struct pki_cuda_context *context)
 {
     CUresult code = context->cu->module_load_data(&context->module, pki_kernels_fatbin);
@@ -60,6 +71,7 @@ pk_result_t pki_cuda_kernels_load(struct pki_cuda_context *context)
     }
     (void)context->cu->device_get_attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, context->device);
     context->early_launch = major >= 9;
+    context->bulk_copies = has_bulk_copies(context);
     return PK_OK;
 }
 
@@ -68,14 +80,16 @@ void pki_cuda_kernels_unload(struct pki_cuda_context *context)
     context->cu->module_unload(context->module);
 }
 
-/* `early`: the kernel itself waits for what is before it in the stream, so that its launch costs no time there. */
-static pk_result_t launch(const struct pki_queue *queue, int which, unsigned ctas, unsigned threads, void *args, bool early)
+/* `early`: the kernel itself waits for what is before it in the stream, so that its launch costs no time there. `shared`: bytes of
+ * dynamic shared memory. */
+static pk_result_t launch_with(const struct pki_queue *queue, int which, unsigned ctas, unsigned threads, void *args, bool early,
+                               unsigned shared)
 {
     struct pki_cuda_context *context = pki_cuda(queue->device)->context;
     CUlaunchAttribute attribute = { .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                     .value = { .programmaticStreamSerializationAllowed = 1 } };
     CUlaunchConfig config = { .gridDimX = ctas, .gridDimY = 1, .gridDimZ = 1, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1,
-                              .hStream = (CUstream)queue->handle, .attrs = &attribute,
+                              .sharedMemBytes = shared, .hStream = (CUstream)queue->handle, .attrs = &attribute,
                               .numAttrs = early && context->early_launch ? 1 : 0 };
     void *params[] = { args };
     char name[64];
@@ -88,6 +102,11 @@ static pk_result_t launch(const struct pki_queue *queue, int which, unsigned cta
         return PK_OK;
     name_of(which, name, sizeof name);
     return pki_cuda_fail(code, "launch of %s with %u blocks on device %d", name, ctas, context->ordinal);
+}
+
+static pk_result_t launch(const struct pki_queue *queue, int which, unsigned ctas, unsigned threads, void *args, bool early)
+{
+    return launch_with(queue, which, ctas, threads, args, early, 0);
 }
 
 static void wait_args(struct pki_wait_args *args, const struct pki_signal_op *ops, int n)
@@ -295,6 +314,12 @@ pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *o
     return launch(queue, PKI_CUDA_LL, args.ops[0].ctas, PKI_LL_THREADS, &args, true);
 }
 
+/* Of sums of two ranks: what each of them sums up is long. */
+static bool is_for_bulk_copies(const struct pki_fused_args *args)
+{
+    return args->size == 2 && args->reach != 0 && args->bytes / (args->in_stride != 0 ? 1 : 2) >= pki_tuning.gpu.bulk_from_bytes;
+}
+
 pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
                            const struct pki_fused_args *args)
 {
@@ -314,6 +339,7 @@ pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel 
     const bool is_common = args->op == PKI_KERNEL_SUM && (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16);
     struct pki_fused_args copy = *args;
     int which = args->replayed != 0 ? all[kernel].replayed : all[kernel].which;
+    unsigned shared = 0;
     bool common_only = kernel == PKI_FUSED_RELAY || kernel == PKI_FUSED_PUSH_SUM || kernel == PKI_FUSED_PAIR_SUM;
 
     if (which == 0)
@@ -324,7 +350,10 @@ pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel 
         which += dtype == PK_F16 ? PKI_CUDA_PAIR_F16 - PKI_CUDA_PAIR_F32 : PKI_CUDA_PAIR_BF16 - PKI_CUDA_PAIR_F32;
     if (kernel == PKI_FUSED_TWOSHOT && !is_common)
         which = PKI_CUDA_TWOSHOT_ANY;
+    if (which == PKI_CUDA_TWOSHOT && pki_cuda(queue->device)->context->bulk_copies && is_for_bulk_copies(args))
+        shared = PKI_BULK_BYTES;
     copy.type = (uint32_t)dtype;
     /* pki_turn does not wait for what is before it in the stream; if it came early, the kernel behind it would wait for nothing but pki_turn. */
-    return launch(queue, which, (unsigned)ctas, all[kernel].threads, &copy, copy.early != 0 && kernel != PKI_FUSED_TURN);
+    return launch_with(queue, which, (unsigned)ctas, all[kernel].threads, &copy, copy.early != 0 && kernel != PKI_FUSED_TURN,
+                       shared);
 }

@@ -5,6 +5,7 @@
  * through the inboxes, by plain stores with a flag behind them. A CTA works on its own slice of every piece and talks only to the
  * same CTA of the other ranks. The parts of a piece leave before the results of the one before it are waited for.
  */
+#include "kernels/bulk.cuh"
 #include "kernels/fold.cuh"
 #include "kernels/reach.cuh"
 
@@ -18,6 +19,7 @@ struct common_sums {
     {
         with_common_type(type, work);
     }
+    static constexpr bool in_bulk = true;
     /* Vectors of a thread at a time; registers: halves are summed as floats. */
     template <typename E> struct many {
         enum { vectors = sizeof(typename E::stored) == 4 ? 8 : 4 };
@@ -30,6 +32,7 @@ struct all_operations {
     {
         with_type(type, work);
     }
+    static constexpr bool in_bulk = false;
     template <typename E> struct many {
         enum { vectors = sizeof(typename E::stored) >= 4 ? 4 : 1 };
     };
@@ -275,11 +278,131 @@ template <typename Has> __device__ __noinline__ void fold_last(const two_shot &s
     }
 }
 
+#if __CUDA_ARCH__ >= 900
+
+/*
+ * Long parts of two ranks go by bulk copies through a ring in shared memory, piece by piece. One thread moves them, the warps
+ * but its own sum them up, where rank 0's piece lies. The first CTAs do it all; the others end soon and leave their
+ * multiprocessors.
+ */
+struct bulk_ring {
+    unsigned char *pieces;
+    uint64_t *loaded, *summed; /* barriers of each stage */
+    uint32_t step;             /* CTAs */
+
+    __device__ __forceinline__ unsigned char *piece(uint32_t n, uint32_t rank) const
+    {
+        return pieces + (n % PKI_BULK_STAGES * 2 + rank) * PKI_BULK_PIECE;
+    }
+};
+
+__device__ __forceinline__ void load_piece(const bulk_ring &ring, const two_shot &s, const shares &all, uint32_t n)
+{
+    const uint32_t own = s.args.rank, peer = 1 - own;
+    const uint64_t at = (blockIdx.x + (uint64_t)n * ring.step) * PKI_BULK_PIECE;
+    uint64_t *loaded = &ring.loaded[n % PKI_BULK_STAGES];
+
+    barrier_expect(loaded, 2 * PKI_BULK_PIECE);
+    bulk_load(ring.piece(n, peer), all.in[peer] + at, PKI_BULK_PIECE, loaded);
+    bulk_load(ring.piece(n, own), all.in[own] + at, PKI_BULK_PIECE, loaded);
+}
+
+__device__ __forceinline__ void store_piece(const bulk_ring &ring, const two_shot &s, const shares &all, uint32_t n)
+{
+    const uint32_t own = s.args.rank, peer = 1 - own;
+    const uint64_t at = (blockIdx.x + (uint64_t)n * ring.step) * PKI_BULK_PIECE;
+
+    if (gets_results(s, peer))
+        bulk_store(all.out[peer] + at, ring.piece(n, 0), PKI_BULK_PIECE);
+    if (gets_results(s, own))
+        bulk_store(all.out[own] + at, ring.piece(n, 0), PKI_BULK_PIECE);
+    bulk_group();
+}
+
+/* A stage is loaded again when the store of the piece before this one has read it. */
+__device__ __forceinline__ void move_pieces(const bulk_ring &ring, const two_shot &s, const shares &all, uint32_t count)
+{
+    constexpr uint32_t ahead = PKI_BULK_STAGES - 1;
+
+    bulk_fence();
+    for (uint32_t n = 0; n < ahead && n < count; n++)
+        load_piece(ring, s, all, n);
+#pragma unroll 1
+    for (uint32_t n = 0; n < count; n++) {
+        barrier_wait(&ring.summed[n % PKI_BULK_STAGES], n / PKI_BULK_STAGES % 2);
+        store_piece(ring, s, all, n);
+        if (n + ahead < count) {
+            bulk_wait_read<1>();
+            load_piece(ring, s, all, n + ahead);
+        }
+    }
+    bulk_wait();
+    bulk_fence();
+}
+
+template <typename Has> __device__ __forceinline__ void sum_pieces(const bulk_ring &ring, const two_shot &s, uint32_t count)
+{
+    constexpr uint32_t threads = PKI_FUSED_THREADS - 32, vectors = PKI_BULK_PIECE / 16 / threads;
+    static_assert(PKI_BULK_PIECE == vectors * 16 * threads, "each thread has as many");
+
+    Has::with(s.args.type, [&](auto e) {
+        const uint32_t thread = threadIdx.x - 32;
+
+#pragma unroll 1
+        for (uint32_t n = 0; n < count; n++) {
+            vec<decltype(e)> data[vectors];
+
+            barrier_wait(&ring.loaded[n % PKI_BULK_STAGES], n / PKI_BULK_STAGES % 2);
+            fold_loaded<decltype(e), vectors, 2, typename Has::op>(
+                s.args, data, [&](uint32_t rank, int i) { return ((const uint4 *)ring.piece(n, rank))[thread + i * threads]; });
+#pragma unroll
+            for (uint32_t i = 0; i < vectors; i++)
+                ((uint4 *)ring.piece(n, 0))[thread + i * threads] = data[i].raw;
+            bulk_fence_shared();
+            __syncwarp();
+            if (threadIdx.x % 32 == 0)
+                barrier_arrive(&ring.summed[n % PKI_BULK_STAGES]);
+        }
+    });
+}
+
+#endif
+
+/* Returns where the whole pieces end. */
+template <typename Has> __device__ __forceinline__ uint64_t fold_pieces(const two_shot &s, const shares &all)
+{
+#if __CUDA_ARCH__ >= 900
+    extern __shared__ __align__(128) unsigned char memory[];
+    __shared__ uint64_t loaded[PKI_BULK_STAGES], summed[PKI_BULK_STAGES];
+    const uint32_t most = gets_results(s, 1 - s.args.rank) ? PKI_BULK_CTAS : PKI_BULK_CTAS_OF_LOADS;
+    const bulk_ring ring = { memory, loaded, summed, gridDim.x < most ? gridDim.x : most };
+    const uint32_t pieces = (uint32_t)(all.bytes / PKI_BULK_PIECE);
+    const uint32_t count = blockIdx.x < ring.step ? (pieces + ring.step - 1 - blockIdx.x) / ring.step : 0;
+
+    if (threadIdx.x < PKI_BULK_STAGES) {
+        barrier_begin(&loaded[threadIdx.x], 1);
+        barrier_begin(&summed[threadIdx.x], PKI_FUSED_THREADS / 32 - 1);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0)
+        move_pieces(ring, s, all, count);
+    else if (threadIdx.x >= 32)
+        sum_pieces<Has>(ring, s, count);
+    return (uint64_t)pieces * PKI_BULK_PIECE;
+#else
+    return 0;
+#endif
+}
+
 template <typename Has> __device__ __forceinline__ void fold_all(const two_shot &s, const shares &all)
 {
     const uint64_t stride = 16ull * gridDim.x * PKI_FUSED_THREADS, whole = all.bytes / 16 * 16;
     uint64_t at = 16ull * (blockIdx.x * PKI_FUSED_THREADS + threadIdx.x);
 
+    if constexpr (Has::in_bulk) {
+        if (s.args.size == 2 && shared_bytes() == PKI_BULK_BYTES)
+            at += fold_pieces<Has>(s, all);
+    }
     Has::with(s.args.type, [&](auto e) {
         using element = decltype(e);
         constexpr int many = Has::template many<element>::vectors;

@@ -172,7 +172,7 @@ static int parts_main(void)
     mark = monotonic_ms();
     report(cu->mem_alloc(&memory, 4 << 20) == CUDA_SUCCESS, "memory");
     printf("INFO 4 MiB of memory: %.2f ms\n", since(&mark));
-    report(cu->memset_async(memory, 0, 4 << 20, stream) == CUDA_SUCCESS && cu->stream_synchronize(stream) == CUDA_SUCCESS, "memset");
+    report(cu->memset_async(memory, 0, 4 << 20, stream) == CUDA_SUCCESS && cu->ctx_synchronize() == CUDA_SUCCESS, "memset");
     printf("INFO first memset: %.2f ms\n", since(&mark));
     for (int i = 0; i < 2; i++) {
         report(cu->host_register((char *)host + i * 32768, 32768, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS,

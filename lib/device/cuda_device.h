@@ -62,7 +62,7 @@ struct pki_cuda_context {
     CUmodule module;
     CUfunction kernels[PKI_CUDA_KERNELS];
     bool early_launch; /* a kernel can be launched before the one ahead of it in the stream has ended (sm_90) */
-    bool bulk_copies;  /* the code of pki_twoshot has them (sm_90), and may have shared memory for them */
+    bool bulk_copies;  /* the code of pki_twoshot has them (sm_90), and may have the shared memory for them */
     struct pki_list imports; /* IPC mappings, cuda_share.c's */
     int closing;             /* of them */
     pthread_mutex_t spare_lock;

@@ -314,10 +314,10 @@ pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *o
     return launch(queue, PKI_CUDA_LL, args.ops[0].ctas, PKI_LL_THREADS, &args, true);
 }
 
-/* Of sums of two ranks: what each of them sums up is long. */
+/* Both of two ranks get all sums, and what each of them sums up is long. */
 static bool is_for_bulk_copies(const struct pki_fused_args *args)
 {
-    return args->size == 2 && args->reach != 0 && args->bytes / (args->in_stride != 0 ? 1 : 2) >= pki_tuning.gpu.bulk_from_bytes;
+    return args->size == 2 && args->results == 3 && args->reach != 0 && args->bytes / 2 >= pki_tuning.gpu.bulk_from_bytes;
 }
 
 pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,

@@ -23,8 +23,8 @@
  *   pki_pair_<type>     any grid, PKI_FUSED_THREADS      struct pki_fused_args; f32, f16, bf16
  *   pki_replay_<name>   any grid, PKI_FUSED_THREADS      struct pki_fused_args; exchange, fold, pair_exchange, pair_<type>
  *
- * <type> is the name of a type (pk_dtype_name). Only pki_twoshot uses dynamic shared memory: with PKI_BULK_BYTES of it two ranks'
- * parts go by bulk copies, where the code has them. None needs its CTAs to run at the same time, with two exceptions:
+ * <type> is the name of a type (pk_dtype_name). Only pki_twoshot uses dynamic shared memory: with PKI_BULK_BYTES of it parts
+ * of an allreduce of two ranks go by bulk copies, where the code has them. None needs its CTAs to run at the same time, with two exceptions:
  * a pair kernel with `quiet` and several CTAs, whose CTA 0 may keep its place until the others have ended, so that it needs a second place; and
  * pki_move where one op can start only when another of its launch is done.
  */

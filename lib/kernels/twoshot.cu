@@ -281,9 +281,9 @@ template <typename Has> __device__ __noinline__ void fold_last(const two_shot &s
 #if __CUDA_ARCH__ >= 900
 
 /*
- * Long parts of two ranks go by bulk copies through a ring in shared memory, piece by piece. One thread moves them, the warps
- * but its own sum them up, where rank 0's piece lies. The first CTAs do it all; the others end soon and leave their
- * multiprocessors.
+ * Long parts of an allreduce of two ranks go by bulk copies through a ring in shared memory, piece by piece. One thread moves
+ * them, the warps but its own sum them up, where rank 0's piece lies. The first CTAs do it all; the others end soon and leave
+ * their multiprocessors.
  */
 struct bulk_ring {
     unsigned char *pieces;
@@ -312,10 +312,8 @@ __device__ __forceinline__ void store_piece(const bulk_ring &ring, const two_sho
     const uint32_t own = s.args.rank, peer = 1 - own;
     const uint64_t at = (blockIdx.x + (uint64_t)n * ring.step) * PKI_BULK_PIECE;
 
-    if (gets_results(s, peer))
-        bulk_store(all.out[peer] + at, ring.piece(n, 0), PKI_BULK_PIECE);
-    if (gets_results(s, own))
-        bulk_store(all.out[own] + at, ring.piece(n, 0), PKI_BULK_PIECE);
+    bulk_store(all.out[peer] + at, ring.piece(n, 0), PKI_BULK_PIECE);
+    bulk_store(all.out[own] + at, ring.piece(n, 0), PKI_BULK_PIECE);
     bulk_group();
 }
 
@@ -374,8 +372,7 @@ template <typename Has> __device__ __forceinline__ uint64_t fold_pieces(const tw
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ uint64_t loaded[PKI_BULK_STAGES], summed[PKI_BULK_STAGES];
-    const uint32_t most = gets_results(s, 1 - s.args.rank) ? PKI_BULK_CTAS : PKI_BULK_CTAS_OF_LOADS;
-    const bulk_ring ring = { memory, loaded, summed, gridDim.x < most ? gridDim.x : most };
+    const bulk_ring ring = { memory, loaded, summed, gridDim.x < PKI_BULK_CTAS ? gridDim.x : PKI_BULK_CTAS };
     const uint32_t pieces = (uint32_t)(all.bytes / PKI_BULK_PIECE);
     const uint32_t count = blockIdx.x < ring.step ? (pieces + ring.step - 1 - blockIdx.x) / ring.step : 0;
 

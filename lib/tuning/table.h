@@ -369,13 +369,12 @@ FIXED(fused, relay_copies, PKI_RELAY_COPIES, 4)
 FIXED(fused, push_vectors, PKI_PUSH_VECTORS, 8)
 FIXED(fused, push_sum_vectors, PKI_PUSH_SUM_VECTORS, 4)
 FIXED(fused, two_shot_vectors, PKI_TWOSHOT_VECTORS, 2)
-/* Sums of two ranks by bulk copies through shared memory: a piece of each rank (two vectors of each thread that sums up), stages
- * of a ring, and CTAs that do it; of those that only load: it takes longer. Measured, 2 H200 (docs/design/0009). */
+/* Allreduce of two ranks by bulk copies through shared memory: a piece of each rank (two vectors of each thread that sums up),
+ * stages of a ring, and CTAs that do it. Measured, 2 H200 (docs/design/0009). */
 FIXED(fused, bulk_piece, PKI_BULK_PIECE, 15 << 10)
 FIXED(fused, bulk_stages, PKI_BULK_STAGES, 7)
 FIXED(fused, bulk_bytes, PKI_BULK_BYTES, 2 * PKI_BULK_STAGES * PKI_BULK_PIECE)
 FIXED(fused, bulk_ctas, PKI_BULK_CTAS, 8)
-FIXED(fused, bulk_ctas_of_loads, PKI_BULK_CTAS_OF_LOADS, 12)
 /* Polls of a warp between two looks at words in host memory. Chosen. */
 FIXED(fused, polls_a_look, PKI_FUSED_POLLS_A_LOOK, 64)
 END(fused)

@@ -57,8 +57,8 @@ FIXED(gpu, scratch_step_bytes, PKI_SCRATCH_STEP, 2 << 20)
  * bound by memory: this number comes near all of them. Bytes for each CTA: chosen. */
 VALUE(gpu, uint32_t, reduce_ctas, 16)
 FIXED(gpu, reduce_bytes_a_cta, PKI_REDUCE_BYTES_A_CTA, 64 << 10)
-/* Sums of two GPUs go by bulk copies where each sums up so many bytes. Measured, 2 H200, allreduce, so by 8 CTAs, and by loads
- * and stores of 32: 16 MiB 58.8 and 58.3 us, 64 MiB 206 and 225, 1 GiB 3180 and 3378. */
+/* Allreduce of two GPUs goes by bulk copies where each sums up so many bytes. Measured, 2 H200, so by 8 CTAs, and by loads and
+ * stores of 32: 16 MiB 65.2 and 65.7 us, 64 MiB 218 and 224, 256 MiB 808 and 857, 1 GiB 3185 and 3383. */
 VALUE(gpu, size_t, bulk_from_bytes, 8 << 20)
 /* CTAs that unpack fragments: they keep the way to the host's memory full. Bytes for each CTA. Chosen. */
 VALUE(gpu, int, unpack_ctas, 16)

@@ -50,7 +50,7 @@ size_t pki_scratch_bytes(const struct pki_task *task);
 /* PK_IN_PROGRESS: too many collectives are at work: this one has to wait for one of them. */
 pk_result_t pki_scratch_take(struct pki_task *task);
 void pki_scratch_give(struct pki_task *task);
-void pki_scratch_take_inline(struct pki_task *task); /* the task's and engine->inlined.scratch change places */
+void pki_scratch_take_inline(struct pki_task *task); /* engine->inlined.scratch becomes the task's */
 void pki_scratch_close(struct pki_engine *engine); /* what could not be freed before */
 
 /* run.c */

@@ -183,15 +183,7 @@ static void drain(struct pki_task *task)
 
 void pki_plan_resume(struct pki_task *task, const struct pki_begun *begun)
 {
-    struct pki_engine *e = task->engine;
-    pk_result_t result = task->run.scratch_stride > 0 ? pki_scratch_take(task) : PK_OK;
-
-    if (result != PK_OK) {
-        pki_engine_poison(e, result == PK_IN_PROGRESS ? PK_ERR_INTERNAL : result, true);
-        return;
-    }
-    if (task->run.scratch_stride > 0)
-        pki_scratch_take_inline(task);
+    pki_scratch_take_inline(task);
     for (uint32_t i = task->plan->nsteps; i-- > 0;) {
         struct pki_step_state *state = &task->run.steps[i];
 

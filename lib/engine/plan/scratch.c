@@ -138,32 +138,28 @@ pk_result_t pki_scratch_take(struct pki_task *task)
     return PK_OK;
 }
 
-void pki_scratch_give(struct pki_task *task)
-{
-    if (task->run.scratch == NULL)
-        return;
-    for (int i = 0; i < PKI_SCRATCH_MAX && task->run.scratch != NULL; i++) {
-        if (task->engine->plans.scratch[i].ptr != task->run.scratch)
-            continue;
-        task->engine->plans.scratch[i].busy = false;
-        task->run.scratch = NULL;
-    }
-}
-
 void pki_scratch_take_inline(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
 
-    for (int i = 0; i < PKI_SCRATCH_MAX; i++) {
-        struct pki_scratch *s = &e->plans.scratch[i];
-        struct pki_scratch was = *s;
+    if (pki_scratch_bytes(task) == 0)
+        return;
+    task->run.scratch = e->inlined.scratch;
+    e->inlined.scratch = NULL;
+    e->inlined.bytes = 0;
+}
 
-        if (was.ptr != task->run.scratch)
+void pki_scratch_give(struct pki_task *task)
+{
+    struct pki_engine *e = task->engine;
+    void *scratch = task->run.scratch;
+
+    task->run.scratch = NULL;
+    for (int i = 0; i < PKI_SCRATCH_MAX && scratch != NULL; i++) {
+        if (e->plans.scratch[i].ptr != scratch)
             continue;
-        *s = (struct pki_scratch){ .ptr = e->inlined.scratch, .bytes = e->inlined.bytes, .kind = PKI_MEM_HOST, .busy = true };
-        task->run.scratch = e->inlined.scratch;
-        e->inlined.scratch = was.ptr;
-        e->inlined.bytes = was.bytes;
+        e->plans.scratch[i].busy = false;
         return;
     }
+    free(scratch); /* that of an inline call */
 }

@@ -9,7 +9,7 @@
 
 #include "util/clock.h"
 
-#define ANSWER_NS (500 * PKI_NS_PER_MS) /* how long rank 0 may take to say who is missing */
+#define ANSWER_NS (2000 * PKI_NS_PER_MS) /* how long rank 0, which may have to wait for a CPU, may take to say who is missing */
 
 void pki_conn_release(struct pki_conn *c)
 {

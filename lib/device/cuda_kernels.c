@@ -42,15 +42,18 @@ static CUresult kernel_get(struct pki_cuda_context *context, int which, const ch
     return code;
 }
 
-/* A driver that compiles the oldest PTX for a GPU of its own leaves them out. */
+/* Not where a driver compiles the oldest PTX for a GPU of its own, nor where streams that wait may leave no multiprocessor whose
+ * shared memory is all free. */
 static bool has_bulk_copies(struct pki_cuda_context *context)
 {
+    const struct pki_cuda_driver *cu = context->cu;
     CUfunction kernel = context->kernels[PKI_CUDA_TWOSHOT];
-    int version = 0;
+    int version = 0, sms = 0;
 
-    return context->cu->func_get_attribute(&version, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernel) == CUDA_SUCCESS && version >= 90 &&
-           context->cu->func_set_attribute(kernel, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, PKI_BULK_BYTES) ==
-               CUDA_SUCCESS;
+    (void)cu->device_get_attribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, context->device);
+    return sms >= PKI_WAITING_KERNELS + PKI_BULK_CTAS &&
+           cu->func_get_attribute(&version, CU_FUNC_ATTRIBUTE_PTX_VERSION, kernel) == CUDA_SUCCESS && version >= 90 &&
+           cu->func_set_attribute(kernel, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, PKI_BULK_BYTES) == CUDA_SUCCESS;
 }
 
 pk_result_t pki_cuda_kernels_load(struct pki_cuda_context *context)

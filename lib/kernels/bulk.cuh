@@ -21,7 +21,12 @@ __device__ __forceinline__ uint32_t shared_bytes()
     return bytes;
 }
 
-#if __CUDA_ARCH__ >= 900
+/* And nvcc of CUDA 12, which knows them. */
+#if __CUDA_ARCH__ >= 900 && __CUDACC_VER_MAJOR__ >= 12
+#define PKI_HAS_BULK_COPIES
+#endif
+
+#ifdef PKI_HAS_BULK_COPIES
 
 __device__ __forceinline__ uint32_t shared_address(const void *p)
 {

@@ -278,7 +278,7 @@ template <typename Has> __device__ __noinline__ void fold_last(const two_shot &s
     }
 }
 
-#if __CUDA_ARCH__ >= 900
+#ifdef PKI_HAS_BULK_COPIES
 
 /*
  * Long parts of an allreduce of two ranks go by bulk copies through a ring in shared memory, piece by piece. One thread moves
@@ -369,7 +369,7 @@ template <typename Has> __device__ __forceinline__ void sum_pieces(const bulk_ri
 /* Returns where the whole pieces end. */
 template <typename Has> __device__ __forceinline__ uint64_t fold_pieces(const two_shot &s, const shares &all)
 {
-#if __CUDA_ARCH__ >= 900
+#ifdef PKI_HAS_BULK_COPIES
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ uint64_t loaded[PKI_BULK_STAGES], summed[PKI_BULK_STAGES];
     const bulk_ring ring = { memory, loaded, summed, gridDim.x < PKI_BULK_CTAS ? gridDim.x : PKI_BULK_CTAS };

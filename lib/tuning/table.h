@@ -325,7 +325,7 @@ VALUE(fused, size_t, one_shot_block_bytes, 256 << 10)
 /* Sums by way of relays up to here. Measured, 4 H200 (bench/results/0.2-h200.md). */
 VALUE(fused, size_t, relay_bytes, 512 << 10)
 /* Reduce in two shots up to here. Allreduce and reduce_scatter always: of copies in a stream one rank of a pair may have to
- * move all (docs/design/0041). Measured, 2 H200, 1 GiB: 3383 us, NCCL 3234, copies 4530. */
+ * move all (docs/design/0041). Measured, 2 H200, 1 GiB: copies 4530 us, this kernel in table_gpu.h, bulk_from_bytes. */
 VALUE(fused, size_t, two_shot_bytes, 64 << 20)
 /* That, and where PK_ALGORITHM wants kernels whatever the length, or GPUs do not reach one another. Chosen. */
 VALUE(fused, size_t, always_bytes, (size_t)4 << 30)

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Long sums: of the common types, in place and not, with lengths that are no whole number of pieces and addresses that are no
- * whole number of vectors. Each is called twice: other ranks' buffers may be mapped by the second call only.
+ * Long sums: of the common types, in place and not, with lengths that are no whole number of pieces or of vectors, parts of which
+ * one is a piece shorter than the other, and addresses that are no whole number of vectors. Each is called twice: other ranks'
+ * buffers may be mapped by the second call only. Once more by three multiprocessors.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "gpu_rank.h"
+#include "tuning/tuning.h"
 
 enum operation { ALLREDUCE, REDUCE, REDUCE_SCATTER, OPERATIONS };
 
@@ -17,7 +19,7 @@ static const pk_dtype_t types[] = { PK_F32, PK_F16, PK_BF16 };
 #define GUARD_BYTES 512
 #define GUARD 0xa5
 
-enum { MAX_BYTES };
+#define LONGEST ((size_t)34 << 20) /* each of two ranks sums up more than 8 MiB, half of it too */
 
 struct bed {
     struct gpu_rank self;
@@ -136,13 +138,16 @@ static void run(struct bed *bed, const struct one *o)
     }
 }
 
-/* From about half of the longest on: whole vectors, single elements more, and elements in front. */
+/* Whole vectors, elements more than that, a part of one piece less than the other's, and elements in front. */
 static void all_lengths(struct bed *bed, struct one o)
 {
-    size_t most = bed->max / pk_dtype_size(o.type), size = (size_t)bed->self.size;
+    size_t bytes = pk_dtype_size(o.type), most = bed->max / bytes, size = (size_t)bed->self.size;
+    size_t pieces = bed->max / 2 / PKI_BULK_PIECE / 2 * 2 * PKI_BULK_PIECE;
     const struct {
         size_t count, offset;
-    } lengths[] = { { most / 2, 0 }, { most / 2 + 8 * 1237, 0 }, { most - 32, 16 }, { most - 71, 0 }, { most / 2, 1 } };
+    } lengths[] = { { most / 2, 0 },   { most / 2 + 8 * 1237, 0 },
+                    { most - 32, 16 }, { (pieces - 16) / bytes, 0 },
+                    { most - 70, 0 },  { most / 2, 1 } };
 
     for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         o.count = lengths[i].count / size * size;
@@ -151,25 +156,36 @@ static void all_lengths(struct bed *bed, struct one o)
     }
 }
 
+static void all_sums(struct bed *bed, int operations, size_t ntypes)
+{
+    for (int op = 0; op < operations; op++) {
+        for (size_t t = 0; t < ntypes; t++) {
+            all_lengths(bed,
+                        (struct one){ .operation = (enum operation)op, .type = types[t], .op = PK_SUM, .in_place = t % 2 == 1 });
+            all_lengths(bed,
+                        (struct one){ .operation = (enum operation)op, .type = types[t], .op = PK_AVG, .in_place = t % 2 == 0 });
+        }
+    }
+}
+
 static int rank_main(void)
 {
-    struct bed bed = { .max = (size_t)atomic_load(&ranks_shared()->words[MAX_BYTES]) };
+    struct bed bed = { .max = LONGEST };
+    bool all;
+    pk_stats_t stats = { .struct_size = sizeof stats };
 
     gpu_rank_open(&bed.self, PK_SM_DEFAULT, 60000);
+    all = !gpu_is_software() && strcmp(ranks_role(), "all") == 0;
     bed.in = gpu_alloc(bed.max + GUARD_BYTES);
     bed.out = gpu_alloc(bed.max + GUARD_BYTES);
     bed.host = malloc(bed.max + GUARD_BYTES);
     if (bed.host == NULL)
         exit(2);
-    for (int op = 0; op < OPERATIONS; op++) {
-        for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
-            all_lengths(&bed,
-                        (struct one){ .operation = (enum operation)op, .type = types[t], .op = PK_SUM, .in_place = t % 2 == 1 });
-            all_lengths(&bed,
-                        (struct one){ .operation = (enum operation)op, .type = types[t], .op = PK_AVG, .in_place = t % 2 == 0 });
-        }
-    }
+    all_sums(&bed, all ? OPERATIONS : 1, all ? sizeof types / sizeof types[0] : 1);
     report(bed.wrong == 0, "rank %d: %u sums of up to %zu bytes, %u wrong", bed.self.rank, bed.done, bed.max, bed.wrong);
+    must_be_ok(pk_comm_stats(bed.self.comm, &stats), "pk_comm_stats");
+    report(stats.kernels_reaching > 0, "rank %d: %llu kernels had all buffers mapped", bed.self.rank,
+           (unsigned long long)stats.kernels_reaching);
     gpu_rank_close(&bed.self);
     return report_end();
 }
@@ -180,8 +196,8 @@ int main(void)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_drive(
-        &(struct ranks_turn){ .role = "sums", .size = 2, .timeout_ms = 110000, .word = gpu_is_software() ? 1 << 18 : 34 << 20 },
-        "long sums");
+    ranks_drive(&(struct ranks_turn){ .role = "all", .size = 2, .timeout_ms = 100000 }, "long sums");
+    setenv("PK_SM_POLICY", "3", 1);
+    ranks_drive(&(struct ranks_turn){ .role = "few", .size = 2, .timeout_ms = 100000 }, "long sums by three multiprocessors");
     return report_end();
 }

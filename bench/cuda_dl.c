@@ -58,7 +58,7 @@ struct entry {
     size_t offset;
 };
 
-#define ENTRY(name) { #name, offsetof(struct driver, name) }
+#define ENTRY(function) { .name = #function, .offset = offsetof(struct driver, function) }
 static const struct entry entries[] = {
     ENTRY(cuInit), ENTRY(cuDeviceGetCount), ENTRY(cuDeviceGet), ENTRY(cuDeviceGetName), ENTRY(cuDeviceGetAttribute),
     ENTRY(cuDeviceGetPCIBusId),

@@ -51,7 +51,7 @@ static struct calls {
 } nccl;
 
 /* In the order of the settings: each needs what stands before it too. */
-#define CALL(name) { #name, offsetof(struct calls, name) }
+#define CALL(function) { .name = #function, .offset = offsetof(struct calls, function) }
 static const struct library_call entries[] = {
     /* --nccl=default */
     CALL(ncclGetVersion), CALL(ncclGetErrorString), CALL(ncclGetLastError), CALL(ncclGetUniqueId),

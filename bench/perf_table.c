@@ -20,6 +20,7 @@ static double bus_allreduce(double n)
     return 2 * (n - 1) / n;
 }
 
+/* clang-format off */
 static const struct perf_operation operations[PERF_OPS] = {
     [PERF_SENDRECV] = { .name = "sendrecv", .kind = PK_OP_SEND, .source = PERF_WHOLE, .result = PERF_WHOLE, .origin = PERF_OF_PEER,
                         .nccl = true, .bus_factor = bus_one },
@@ -55,6 +56,7 @@ static const struct perf_operation operations[PERF_OPS] = {
                         .in_place = PERF_PART_OF_SEND, .nccl = true, .bus_factor = bus_parts },
     [PERF_BARECOPY] = { .name = "barecopy", .kind = -1, .source = PERF_WHOLE, .result = PERF_WHOLE, .bus_factor = bus_one },
 };
+/* clang-format on */
 
 const struct perf_operation *perf_operation(enum perf_op op)
 {

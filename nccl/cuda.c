@@ -25,7 +25,7 @@ static const struct {
     const char *name;
     size_t offset;
 } entries[] = {
-#define ENTRY(name) { #name, offsetof(struct driver, name) }
+#define ENTRY(function) { .name = #function, .offset = offsetof(struct driver, function) }
     ENTRY(cuInit), ENTRY(cuGetErrorName), ENTRY(cuDeviceGetCount), ENTRY(cuCtxGetCurrent), ENTRY(cuCtxGetDevice),
 #undef ENTRY
 };

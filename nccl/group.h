@@ -51,7 +51,8 @@ struct pkn_job {
             struct pkn_comm *parent; /* out of which it is made, held; else NULL */
             struct pkn_comm **out;   /* the program's; NULL: it gets none */
             int ranks, rank, color, key;
-            pk_result_t (*call)(const struct pkn_job *job, pk_comm_t **made, const pk_comm_config_t *config); /* of pkn_job_make */
+            /* of pkn_job_make */
+            pk_result_t (*call)(const struct pkn_job *job, pk_comm_t **made, const pk_comm_config_t *config);
             struct shrink *shrink; /* shrink.c's, until it has begun */
             pk_unique_id_t id;
             bool own_id; /* made for these jobs, and given back where they are not begun */

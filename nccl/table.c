@@ -26,7 +26,7 @@ static const struct {
     const char *name;
     size_t offset;
 } entries[] = {
-#define ENTRY(name) { #name, offsetof(struct pkn_table, name) },
+#define ENTRY(function) { .name = #function, .offset = offsetof(struct pkn_table, function) },
     PKN_NEEDED(ENTRY)
 #undef ENTRY
 };

@@ -52,7 +52,8 @@ struct compare_order {
 struct compare_answer {
     uint64_t wrong;     /* elements */
     unsigned samples;
-    double switches;    /* of the rank's core to somebody else, willing (a yield counts) or not, of one operation; of all ranks once merged */
+    /* of the rank's core to somebody else, willing (a yield counts) or not, of one operation; of all ranks once merged */
+    double switches;
     char note[COMPARE_NOTE_BYTES]; /* how the library does it, where it can tell; of rank 0 */
 };
 

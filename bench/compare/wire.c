@@ -122,7 +122,8 @@ static void open_world(struct compare_rank *self, int argc, char **argv)
     self->size = number_of("PK_SIZE");
     wire = meet(place, self->rank);
     freeaddrinfo(place);
-    if (fcntl(wire, F_SETFL, O_NONBLOCK) != 0) /* SPLICE_F_NONBLOCK speaks of the pipe alone: two that splice would wait for one another */
+    /* SPLICE_F_NONBLOCK speaks of the pipe alone: two that splice would wait for one another */
+    if (fcntl(wire, F_SETFL, O_NONBLOCK) != 0)
         give_up("fcntl");
     splices = strcmp(self->variant, "splice") == 0;
     frames = strcmp(self->variant, "frames") == 0;

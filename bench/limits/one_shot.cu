@@ -30,8 +30,10 @@
 constexpr int row_ops = 32, samples = 60, warm = 10;
 constexpr size_t half_bytes = (size_t)4 << 20;
 
-enum tell { NOTHING, AT_END, AT_NEXT }; /* the CPU: never; by a word in its memory at the end of each CTA; at the start of the next kernel */
-enum bound { NO_MORE, TURN, VOTE };     /* also: a word of the device is read before and counted up behind; and warps vote on what has come */
+/* the CPU: never; by a word in its memory at the end of each CTA; at the start of the next kernel */
+enum tell { NOTHING, AT_END, AT_NEXT };
+/* also: a word of the device is read before and counted up behind; and warps vote on what has come */
+enum bound { NO_MORE, TURN, VOTE };
 
 struct args {
     const float2 *in;

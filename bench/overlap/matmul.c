@@ -22,7 +22,7 @@ static struct calls {
                         const void *b, int b_type, int ldb, const void *beta, void *c, int c_type, int ldc, int compute, int algorithm);
 } cublas;
 
-#define CALL(name) { #name, offsetof(struct calls, name) }
+#define CALL(function) { .name = #function, .offset = offsetof(struct calls, function) }
 static const struct library_call calls[] = {
     CALL(cublasCreate_v2), CALL(cublasDestroy_v2), CALL(cublasSetStream_v2), CALL(cublasGetVersion_v2), CALL(cublasGemmEx),
 };

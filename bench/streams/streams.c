@@ -37,7 +37,8 @@ struct options {
     bool both, spliced;
 };
 
-static struct options o = { .threads = 1, .bytes = 512 << 10, .seconds = 1.0 }; /* threads read them to the very end of the process */
+/* threads read them to the very end of the process */
+static struct options o = { .threads = 1, .bytes = 512 << 10, .seconds = 1.0 };
 
 struct end { /* of one connection */
     int fd, pipe[2];

@@ -10,7 +10,7 @@ static struct nccl_window_calls windows;
 static void *library;
 static char name[32] = "NCCL";
 
-#define CALL(name) { #name, offsetof(struct nccl_calls, name) }
+#define CALL(function) { .name = #function, .offset = offsetof(struct nccl_calls, function) }
 static const struct library_call calls[] = {
     CALL(ncclGetVersion), CALL(ncclGetErrorString), CALL(ncclGetUniqueId), CALL(ncclCommInitRank), CALL(ncclCommDestroy), CALL(ncclGroupStart),
     CALL(ncclGroupEnd),   CALL(ncclSend),           CALL(ncclRecv),        CALL(ncclAllGather),    CALL(ncclAllReduce),

@@ -68,7 +68,7 @@ static struct calls {
     int (*cudnnBackendExecute)(void *handle, descriptor_t plan, descriptor_t pack);
 } cudnn;
 
-#define CALL(name) { #name, offsetof(struct calls, name) }
+#define CALL(function) { .name = #function, .offset = offsetof(struct calls, function) }
 static const struct library_call calls[] = {
     CALL(cudnnGetVersion),
     CALL(cudnnGetLastErrorString),

@@ -63,10 +63,10 @@ typedef struct pk_unique_id {
 
 /** May the library use the GPU's multiprocessors? */
 enum {
-    PK_SM_DEFAULT = 0, /**< small kernels where they are faster, and where nothing else can do the work; a stream that waits for a peer holds a warp,
-                            or the blocks of the small kernel that waits */
-    PK_SM_NONE = 1,    /**< never: an operation that needs a kernel returns PK_ERR_NEEDS_SM; so does an operation for which one more stream
-                            would have to wait than can wait without kernels (3 with 8 hardware queues) */
+    PK_SM_DEFAULT = 0, /**< small kernels where they are faster, and where nothing else can do the work; a stream that waits for a
+                            peer holds a warp, or the blocks of the small kernel that waits */
+    PK_SM_NONE = 1,    /**< never: an operation that needs a kernel returns PK_ERR_NEEDS_SM; so does an operation for which one
+                            more stream would have to wait than can wait without kernels (3 with 8 hardware queues) */
     PK_SM_BOUNDED = 2  /**< at most max_sms multiprocessors at a time */
 };
 
@@ -85,7 +85,9 @@ typedef struct pk_comm_config {
     uint64_t timeout_ms;   /**< deadline of each operation and of init; default 600000, environment PK_TIMEOUT_MS */
 } pk_comm_config_t;
 
+/* clang-format off */
 #define PK_COMM_CONFIG_INIT { sizeof(pk_comm_config_t), 0, 0, 0, 0, 0 }
+/* clang-format on */
 
 /**
  * Make a communicator of all processes of this job, found in the launcher's environment: PK_RANK, PK_SIZE and PK_ROOT

@@ -43,7 +43,8 @@ typedef enum pk_op_kind {
 typedef struct pk_path {
     size_t struct_size;    /**< set by the caller */
     char transport[16];    /**< "self", "shm", "nvlink", "rdma", "tcp"; "none" where there is no path */
-    char device[32];       /**< what carries the bytes: "cma", "ring", "copy engine", "socket", "host memory" (bounce buffers), ... */
+    char device[32];       /**< what carries the bytes: "cma", "ring", "copy engine", "socket", "host memory" (bounce buffers),
+                                ... */
     double expected_gbps;  /**< 1e9 bytes a second one way; 0 unknown */
     char reason[192];      /**< one sentence: why this path */
 } pk_path_t;
@@ -69,7 +70,8 @@ typedef struct pk_explanation {
     char algorithm[32];    /**< "direct", "ring", "eager", "ll kernel", ... */
     char transports[64];   /**< names of the transports it uses, with commas */
     uint64_t steps;        /**< plan steps this rank executes; pk_comm_stats counts the same */
-    int sms;               /**< most multiprocessors that it occupies at a time, with any reduction; 0 = copy engines and CPU only */
+    int sms;               /**< most multiprocessors that it occupies at a time, with any reduction; 0 = copy engines and CPU
+                                only */
     char reason[192];      /**< why this algorithm */
 } pk_explanation_t;
 
@@ -109,22 +111,27 @@ typedef struct pk_stats {
     uint64_t mappings_made;   /**< allocations of peers that were mapped */
     uint64_t mappings_found;  /**< CTS messages for an allocation that was mapped already */
     uint64_t device_bytes;    /**< GPU memory that the communicator holds: scratch, slots, graphs */
-    uint64_t pinned_bytes;    /**< host memory that it has registered for bounce buffers, and for collectives where GPUs do not reach one another */
+    uint64_t pinned_bytes;    /**< host memory that it has registered for bounce buffers, and for collectives where GPUs do not
+                                   reach one another */
     uint64_t work_requests;   /**< RDMA: sends and writes handed to devices */
     uint64_t doorbells;       /**< RDMA: calls that handed them over, several requests in one call where possible */
     uint64_t completions;     /**< RDMA: entries read from completion queues, including receives */
     uint64_t registrations;   /**< RDMA: registrations of memory, one for each port; none in steady state */
-    uint64_t mappings_blocked; /**< transfers that went through the host because a mapping of freed memory could not be closed yet */
-    uint64_t kernels_reaching; /**< kernels of long collectives that used this rank's buffers directly, because all other ranks had mapped them */
-    uint64_t captured_operations; /**< operations recorded into CUDA graphs. This counter and the next four count once, when an operation is captured;
-                                       the counters above do not count it. Each replay of its graph does the same work again, without the library */
+    uint64_t mappings_blocked; /**< transfers that went through the host because a mapping of freed memory could not be closed
+                                    yet */
+    uint64_t kernels_reaching; /**< kernels of long collectives that used this rank's buffers directly, because all other ranks
+                                    had mapped them */
+    uint64_t captured_operations; /**< operations recorded into CUDA graphs. This counter and the next four count once, when an
+                                       operation is captured; the counters above do not count it. Each replay of its graph does
+                                       the same work again, without the library */
     uint64_t captured_steps;      /**< plan steps of captured operations */
     uint64_t captured_copies;     /**< copies by copy engines that captured operations do in each replay */
     uint64_t captured_kernels;    /**< kernels that captured operations launch in each replay; none under PK_SM_NONE */
     uint64_t captured_words;      /**< signals that captured operations write or wait for in each replay */
     uint64_t pushes;              /**< transfers between GPUs that this rank's streams moved by a copy engine, as sender */
     uint64_t pulls;               /**< the same as receiver, because the sender had called first */
-    uint64_t moves;               /**< transfers between GPUs that a kernel moved, in either direction (`kernels` counts these kernels too) */
+    uint64_t moves;               /**< transfers between GPUs that a kernel moved, in either direction (`kernels` counts these
+                                       kernels too) */
 } pk_stats_t;
 
 /**

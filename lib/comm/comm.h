@@ -140,7 +140,8 @@ struct pk_comm {
     int *side_fds;
     bool *local;
     struct pki_token token;
-    int32_t *homes;       /* [rank] the lowest rank of its process: proven of this rank's process, and what the others have proven */
+    /* [rank] the lowest rank of its process: proven of this rank's process, and what the others have proven */
+    int32_t *homes;
     struct pki_hosts *hosts; /* of the ranks */
     struct pki_iface *ifaces[PKI_TRANSPORTS_MAX];
     struct pki_call_off cancel;
@@ -174,7 +175,8 @@ static inline bool pki_same_process(const struct pk_comm *comm, int a, int b)
     return comm->homes[a] == comm->homes[b];
 }
 
-/* process.c. From show to hide other ranks of this process find the token: from before the peer infos are sent until all have looked. */
+/* process.c. From show to hide other ranks of this process find the token: from before the peer infos are sent until all have
+ * looked. */
 void pki_token_show(struct pki_token *token);
 void pki_token_hide(struct pki_token *token);
 /* The peer infos are there: which ranks are in this process? All others are alone, */
@@ -271,8 +273,8 @@ pk_result_t pki_comm_locate(struct pk_comm *comm);
 pk_result_t pki_topology_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed);
 void pki_config_dump(const struct pk_comm *comm, char *text, size_t capacity, size_t *needed);
 
-/* verify.c: write to the GPU memory behind each of `eps` (NULL: none to look at) and let the peers look; an endpoint over which data comes
- * out wrong can no longer put. All ranks. */
+/* verify.c: write to the GPU memory behind each of `eps` (NULL: none to look at) and let the peers look; an endpoint over which
+ * data comes out wrong can no longer put. All ranks. */
 pk_result_t pki_comm_verify(struct pk_comm *comm, struct pki_ep *const *eps);
 
 /* aggregate.c: join the aggregator, where PK_ALGORITHM asks for it. *joined: it has been, or need not be. With
@@ -323,8 +325,8 @@ pk_result_t pki_op_make(struct pki_made_ops *ops, pk_dtype_t dtype, const struct
 struct pki_made_op *pki_op_find(const struct pki_made_ops *ops, pk_op_t op);
 void pki_op_forget(struct pki_made_op *op);
 
-/* algorithm.c: the algorithm of a collective whose argument is `bytes` long, in memory of `kind`, and why that one. The same on all
- * ranks. */
+/* algorithm.c: the algorithm of a collective whose argument is `bytes` long, in memory of `kind`, and why that one. The same on
+ * all ranks. */
 pk_result_t pki_comm_choose(const struct pk_comm *comm, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op,
                             enum pki_mem_kind kind, struct pki_choice *choice);
 

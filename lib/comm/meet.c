@@ -53,8 +53,8 @@ static pk_result_t open_bootstrap(struct pk_comm *comm, int joiners, uint64_t de
     return result;
 }
 
-/* Everything about the launcher happens in the communicators' order, which is the same on all ranks. When the ranks of a split have met it takes so long
- * at most. */
+/* Everything about the launcher happens in the communicators' order, which is the same on all ranks. When the ranks of a split
+ * have met it takes so long at most. */
 static pk_result_t find_and_open(struct pk_comm *comm, uint64_t most_ns)
 {
     struct pki_meeting meeting = { .listener_count = 0 };

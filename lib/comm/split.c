@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Communicators out of a communicator. Every rank listens, and one allgather in the parent tells all of them color, key and address of all:
- * from that alone each knows its group, its place in it, and where the group's rank 0 is. The secret of a group is made of the parent's, on
- * each rank alike, and is never sent.
+ * Communicators out of a communicator. Every rank listens, and one allgather in the parent tells all of them color, key and
+ * address of all: from that alone each knows its group, its place in it, and where the group's rank 0 is. The secret of a group
+ * is made of the parent's, on each rank alike, and is never sent.
  */
 #include "comm/bootstrap/internal.h"
 

@@ -51,8 +51,8 @@ struct pki_cuda_stream {
     uint64_t timeout_ns;    /* after which another stream takes its place */
 };
 
-/* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs, imports, closing and what
- * cuda_pool.c has is fixed once its first user has it; the first three are guarded by the process's lock. */
+/* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs, imports, closing
+ * and what cuda_pool.c has is fixed once its first user has it; the first three are guarded by the process's lock. */
 struct pki_cuda_context {
     const struct pki_cuda_driver *cu;
     int refs;

@@ -83,8 +83,8 @@ void pki_cuda_kernels_unload(struct pki_cuda_context *context)
     context->cu->module_unload(context->module);
 }
 
-/* `early`: the kernel itself waits for what is before it in the stream, so that its launch costs no time there. `shared`: bytes of
- * dynamic shared memory. */
+/* `early`: the kernel itself waits for what is before it in the stream, so that its launch costs no time there. `shared`: bytes
+ * of dynamic shared memory. */
 static pk_result_t launch_with(const struct pki_queue *queue, int which, unsigned ctas, unsigned threads, void *args, bool early,
                                unsigned shared)
 {
@@ -242,7 +242,8 @@ static uint64_t move_arg(struct pki_move_args_op *arg, const struct pki_move_op 
     return op->bytes > PKI_MOVE_SHARE_BYTES ? (op->bytes - 1) / PKI_MOVE_SHARE_BYTES + 1 : 1;
 }
 
-/* The device's choice is a CTA for each share of all transfers, for short ones then move side by side, none behind another's way there and back. */
+/* The device's choice is a CTA for each share of all transfers, for short ones then move side by side, none behind another's way
+ * there and back. */
 pk_result_t pki_cuda_move(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag)
 {
     int most = queue->device->max_ctas;
@@ -356,7 +357,8 @@ pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel 
     if (which == PKI_CUDA_TWOSHOT && pki_cuda(queue->device)->context->bulk_copies && is_for_bulk_copies(args))
         shared = PKI_BULK_BYTES;
     copy.type = (uint32_t)dtype;
-    /* pki_turn does not wait for what is before it in the stream; if it came early, the kernel behind it would wait for nothing but pki_turn. */
+    /* pki_turn does not wait for what is before it in the stream; if it came early, the kernel behind it would wait for nothing
+     * but pki_turn. */
     return launch_with(queue, which, (unsigned)ctas, all[kernel].threads, &copy, copy.early != 0 && kernel != PKI_FUSED_TURN,
                        shared);
 }

@@ -215,8 +215,9 @@ static void say_stuck(const struct pki_cuda *cuda, const struct pki_cuda_stream 
     static atomic_bool said;
 
     if (pki_now_ns() - s->asked_ns > SAY_NS && !atomic_exchange(&said, true))
-        pki_log(PKI_LOG_WARN, NULL, "device %d: every stream of the library is behind a stream that waits: %d streams wait for operations, and the process has "
-                "%d hardware queues; CUDA_DEVICE_MAX_CONNECTIONS=32 makes more", cuda->info.ordinal,
+        pki_log(PKI_LOG_WARN, NULL,
+                "device %d: every stream of the library is behind a stream that waits: %d streams wait for operations, "
+                "and the process has %d hardware queues; CUDA_DEVICE_MAX_CONNECTIONS=32 makes more", cuda->info.ordinal,
                 atomic_load(cuda->base.waiting), cuda->info.connections);
 }
 

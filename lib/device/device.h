@@ -3,9 +3,9 @@
  * Memory and queues of a device: the host itself, or a CUDA GPU. The rest of the library knows no other way to either.
  *
  * A device object belongs to one communicator; the driver's context behind it is the process's primary context. A queue is an
- * ordered sequence of work: a CUDA stream, or the host's, where every call does its work before it returns. Calls on one device come from one
- * thread at a time (the communicator's lock) unless a slot says otherwise. Every CUDA slot may be called from any thread: it
- * makes the context current and the thread's capture mode relaxed for its own duration (or once for many, see enter).
+ * ordered sequence of work: a CUDA stream, or the host's, where every call does its work before it returns. Calls on one device
+ * come from one thread at a time (the communicator's lock) unless a slot says otherwise. Every CUDA slot may be called from any
+ * thread: it makes the context current and the thread's capture mode relaxed for its own duration (or once for many, see enter).
  */
 #ifndef PKI_DEVICE_H
 #define PKI_DEVICE_H
@@ -96,9 +96,9 @@ struct pki_export {
     int *fds;                                /* [pieces], malloc'ed by export; import reads it, does not close */
 };
 
-/* A message of the low-latency kernel: one CTA, or several, move it through a slot in the receiver's GPU memory, whose 8-byte cells carry 4
- * bytes of data and 4 of flag. Sender and receiver each launch one. The receiver has granted the slot while it was empty, so the
- * sender waits for nothing. */
+/* A message of the low-latency kernel: one CTA, or several, move it through a slot in the receiver's GPU memory, whose 8-byte
+ * cells carry 4 bytes of data and 4 of flag. Sender and receiver each launch one. The receiver has granted the slot while it was
+ * empty, so the sender waits for nothing. */
 struct pki_ll_op {
     bool send;
     void *user;             /* source or destination */
@@ -107,7 +107,8 @@ struct pki_ll_op {
     uint64_t *slot;         /* send: the peer's, mapped here. recv: own */
     uint32_t ctas;          /* that move it; 0 is 1 */
     uint32_t *arrived;      /* with several: 0 in this GPU's memory, for this message alone while it moves */
-    _Atomic uint32_t *done; /* host_registered word set to `flag` at the end (buffer free, or data there for what follows in the queue), or NULL */
+    /* host_registered word set to `flag` at the end (buffer free, or data there for what follows in the queue), or NULL */
+    _Atomic uint32_t *done;
 };
 
 #define PKI_LL_SLOT_BYTES (2u * PKI_LL_MAX_BYTES)
@@ -168,7 +169,8 @@ struct pki_device_ops {
     pk_result_t (*classify)(struct pki_device *device, const void *ptr, size_t bytes, struct pki_mem *mem);
 
     pk_result_t (*alloc)(struct pki_device *device, size_t bytes, void **ptr); /* holds anything */
-    pk_result_t (*zero)(struct pki_device *device, void *ptr, size_t bytes);   /* memory of alloc. Waits for that, 10 s at most; not inside an operation */
+    /* memory of alloc. Waits for that, 10 s at most; not inside an operation */
+    pk_result_t (*zero)(struct pki_device *device, void *ptr, size_t bytes);
     void (*free)(struct pki_device *device, void *ptr);
 
     /* Let queues of this device touch words and bytes in [ptr, ptr + bytes) of host memory, at the same address. */
@@ -177,29 +179,31 @@ struct pki_device_ops {
 
     /* Describe an allocation to another process, and map one described. import verifies bytes; a mapping is read and written by
      * copies and kernels of this device, peer access included. The process that exported maps it too (its own address).
-     * PK_IN_PROGRESS of import: a mapping of memory that its owner has freed stands in the way; drop_stale_mappings closes all such, which waits
-     * for all work of the device, and so for whatever its streams wait for. */
+     * PK_IN_PROGRESS of import: a mapping of memory that its owner has freed stands in the way; drop_stale_mappings closes all
+     * such, which waits for all work of the device, and so for whatever its streams wait for. */
     pk_result_t (*export)(struct pki_device *device, const struct pki_mem *mem, struct pki_export *out);
     pk_result_t (*import)(struct pki_device *device, const struct pki_export *in, bool same_process, void **base);
     void (*unimport)(struct pki_device *device, const struct pki_export *in, bool same_process, void *base);
     void (*drop_stale_mappings)(struct pki_device *device);
 
-    /* For devices of others, such as a NIC, that read and write this device's memory themselves. dmabuf: a descriptor, the caller's, of the
-     * pages that an allocation touches. PK_ERR_UNSUPPORTED and no log line: there is none. settle: what they have written,
-     * as far as the CPU has been told, is there for work that is queued from now on. PK_ERR_UNSUPPORTED: that is not possible. */
+    /* For devices of others, such as a NIC, that read and write this device's memory themselves. dmabuf: a descriptor, the
+     * caller's, of the pages that an allocation touches. PK_ERR_UNSUPPORTED and no log line: there is none. settle: what they
+     * have written, as far as the CPU has been told, is there for work that is queued from now on. PK_ERR_UNSUPPORTED: that is
+     * not possible. */
     pk_result_t (*dmabuf)(struct pki_device *device, const struct pki_mem *mem, int *fd);
     pk_result_t (*settle)(struct pki_device *device);
 
     /* A private queue that never synchronises with the legacy default stream. */
     pk_result_t (*queue_open)(struct pki_device *device, struct pki_queue *queue);
     void (*queue_close)(struct pki_queue *queue);
-    /* Before anything is put into a queue that queue_open made: does it go on there now, though streams wait? `work`: kernels, copies inside the
-     * device and short ones from and to the host (gpu.engine_copy_bytes), which alone may not. False: it does not, or that has to be found out.
-     * Ask again soon, and put in at once what was asked for. May take up to 20 us, and put another stream behind the queue: what was put into
-     * it has ended then. */
+    /* Before anything is put into a queue that queue_open made: does it go on there now, though streams wait? `work`: kernels,
+     * copies inside the device and short ones from and to the host (gpu.engine_copy_bytes), which alone may not. False: it does
+     * not, or that has to be found out. Ask again soon, and put in at once what was asked for. May take up to 20 us, and put
+     * another stream behind the queue: what was put into it has ended then. */
     bool (*clear)(struct pki_queue *queue, bool work);
     bool (*idle)(const struct pki_queue *queue); /* all work in it has ended; false when it cannot be told (capture) */
-    /* What is put into `queue` from now on runs after all that is in `before` now; nothing waits on the CPU. Both of this device, neither captured. */
+    /* What is put into `queue` from now on runs after all that is in `before` now; nothing waits on the CPU. Both of this device,
+     * neither captured. */
     pk_result_t (*follow)(const struct pki_queue *queue, const struct pki_queue *before);
     /* Is the queue being captured into a graph? `id` is the capture's, never 0. PK_ERR_UNSUPPORTED: the legacy stream while
      * another captures. */
@@ -220,12 +224,13 @@ struct pki_device_ops {
     pk_result_t (*replay_lock)(const struct pki_queue *queue, void *turn, void *last);
     pk_result_t (*replay_unlock)(const struct pki_queue *queue, void *turn, void **last);
 
-    /* Work. All of it is queued and none of it waits on the CPU. Addresses are this process's, host_registered or imported or own. */
+    /* Work. All of it is queued and none of it waits on the CPU. Addresses are this process's, host_registered or imported or
+     * own. */
     pk_result_t (*copy)(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
     /* All n fragments of `src`, host_registered memory, to their places in `dst`, memory of this device, in one launch. */
     pk_result_t (*unpack)(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n);
-    /* dst[i] = op over srcs[0..n-1][i] in that order, 2 <= n <= PKI_REDUCE_SOURCES, accumulated in f32 for 16- and 8-bit floats. dst may
-     * equal a source. `op` is PK_SUM to PK_MAX or PKI_SUM_DIVIDED. */
+    /* dst[i] = op over srcs[0..n-1][i] in that order, 2 <= n <= PKI_REDUCE_SOURCES, accumulated in f32 for 16- and 8-bit floats.
+     * dst may equal a source. `op` is PK_SUM to PK_MAX or PKI_SUM_DIVIDED. */
     pk_result_t (*reduce)(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
                           pk_dtype_t dtype, pk_op_t op);
     /* dst[i] = src[i] * factor, rounded once; integers wrap. dst and src do not overlap. */
@@ -233,17 +238,18 @@ struct pki_device_ops {
                          const struct pki_factor *factor);
     /* Up to 255 word operations, in order. Host queue: waits are not allowed (the engine polls). */
     pk_result_t (*signals)(const struct pki_queue *queue, const struct pki_signal_op *ops, int n, enum pki_wait_how how);
-    /* All n messages in one launch of `ctas` CTAs at most, or of as many as the messages ask for (0). With fewer than they ask for CTAs do one
-     * message behind another, in this order. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
+    /* All n messages in one launch of `ctas` CTAs at most, or of as many as the messages ask for (0). With fewer than they ask
+     * for CTAs do one message behind another, in this order. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
     pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
 
-    /* Move all n transfers in one launch, each as soon as its start signal is open, whatever the order. It ends when all have moved, or when
-     * *abort_flag (host_registered) is not 0: what has not moved by then opens no done signal, and its `arrived` may hold anything. `ctas` CTAs; 0:
-     * the device's choice. They must all find a place at a time where one transfer's start waits for another's done. */
+    /* Move all n transfers in one launch, each as soon as its start signal is open, whatever the order. It ends when all have
+     * moved, or when *abort_flag (host_registered) is not 0: what has not moved by then opens no done signal, and its `arrived`
+     * may hold anything. `ctas` CTAs; 0: the device's choice. They must all find a place at a time where one transfer's start
+     * waits for another's done. */
     pk_result_t (*move)(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
 
-    /* One rank's part in a fused collective, in `ctas` CTAs. args: kernels/kernels.h. The kernel ends when all ranks have launched
-     * theirs, or by args->abort_flag. PKI_FUSED_TURN: one warp, which waits for this rank's earlier ones. */
+    /* One rank's part in a fused collective, in `ctas` CTAs. args: kernels/kernels.h. The kernel ends when all ranks have
+     * launched theirs, or by args->abort_flag. PKI_FUSED_TURN: one warp, which waits for this rank's earlier ones. */
     pk_result_t (*fused)(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
                          const struct pki_fused_args *args);
 
@@ -253,7 +259,8 @@ struct pki_device_ops {
     void (*info)(const struct pki_device *device, struct pki_device_info *info);
 };
 
-/* For `reduce`: the sum, divided by n before it is rounded to the element type. Integer sums wrap; their quotient is cut toward 0. */
+/* For `reduce`: the sum, divided by n before it is rounded to the element type. Integer sums wrap; their quotient is cut toward
+ * 0. */
 #define PKI_SUM_DIVIDED(n) (PK_AVG | (pk_op_t)(n) << 32)
 
 /* The n of PKI_SUM_DIVIDED; 0 for other reductions. */
@@ -284,8 +291,9 @@ pk_result_t pki_device_cuda_mem_alloc(int ordinal, size_t bytes, void **ptr);
 /* PK_IN_PROGRESS and no record: ptr is none of it. */
 pk_result_t pki_device_cuda_mem_free(void *ptr);
 
-/* GPU memory that ranks of this process write to. They have no mapping of their own that would outlive its owner's, and their copies
- * and kernels write before they look whether the owner is still there: it is freed when the last of them has given it up. Any thread. */
+/* GPU memory that ranks of this process write to. They have no mapping of their own that would outlive its owner's, and their
+ * copies and kernels write before they look whether the owner is still there: it is freed when the last of them has given it up.
+ * Any thread. */
 pk_result_t pki_retained_alloc(struct pki_device *device, size_t bytes, void **at); /* held by the caller */
 pk_result_t pki_retained_alloc_mappable(int ordinal, size_t bytes, void **at); /* as pki_device_cuda_mem_alloc */
 bool pki_retained_take(void *at);                                               /* by another rank; false: freed already */
@@ -310,8 +318,8 @@ void pki_orders_launch(const struct pki_queue *lanes, struct pki_serve_args *arg
 
 /* The host's reduction, for any thread: as the slot `reduce`. */
 pk_result_t pki_reduce_host(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op);
-/* The same for who has called pki_float_env_enter, once for many: on some processors to read the environment between a message and its sum takes as
- * long as a short sum. */
+/* The same for who has called pki_float_env_enter, once for many: on some processors to read the environment between a message
+ * and its sum takes as long as a short sum. */
 pk_result_t pki_reduce_host_here(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op);
 /* As the slot `scale`. */
 pk_result_t pki_scale_host(void *dst, const void *src, size_t count, pk_dtype_t dtype, const struct pki_factor *factor);

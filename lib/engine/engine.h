@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The engine of one communicator: matches sends with receives, runs plans, joins streams, keeps deadlines. Host and GPU alike: what
- * differs is the device's queue that does a copy or a reduction, and the transport that moves matched bytes.
+ * The engine of one communicator: matches sends with receives, runs plans, joins streams, keeps deadlines. Host and GPU alike:
+ * what differs is the device's queue that does a copy or a reduction, and the transport that moves matched bytes.
  *
  * Every function locks the engine itself unless it says "locked".
  */
@@ -75,7 +75,8 @@ void pki_engine_host_inbox_ready(struct pki_engine *engine); /* all have been sw
 /* Does this rank's GPU write to the memory of all other ranks itself? */
 bool pki_engine_reaches_all(const struct pki_engine *engine);
 /* Fused collectives, for all ranks or for none: the next two. */
-/* CTAs of its kernels that this GPU has room for whatever else waits there; `processes` share it. 0: none, or this rank is not ready. */
+/* CTAs of its kernels that this GPU has room for whatever else waits there; `processes` share it. 0: none, or this rank is not
+ * ready. */
 int pki_engine_fused_offer(struct pki_engine *engine, int processes);
 void pki_engine_fused_start(struct pki_engine *engine, int ctas); /* the least that any rank has offered; 0: without */
 /* Is a collective with this argument fused where all ranks have it in device memory? The same on all ranks. */
@@ -92,7 +93,8 @@ pk_result_t pki_engine_finalize(struct pki_engine *engine);
 /* Wait for the unfinished, send the shutdown message, free everything. Returns the error that poisoned it, if one did. */
 pk_result_t pki_engine_close(struct pki_engine *engine);
 
-/* Init failed when it had come so far that others may be through with theirs: they are told the calling thread's error. To be closed. */
+/* Init failed when it had come so far that others may be through with theirs: they are told the calling thread's error. To be
+ * closed. */
 void pki_engine_give_up(struct pki_engine *engine, pk_result_t code);
 
 /* Poison: release every waiting thread and stream, tell the peers. Any thread. The first one counts. */
@@ -159,18 +161,19 @@ pk_result_t pki_engine_classify(struct pki_engine *engine, struct pki_request *r
 /* PK_ERR_ARG: it is not memory of the communicator's GPU, aligned to elements of `dtype`. */
 pk_result_t pki_engine_check_factor(struct pki_engine *engine, const void *factor, pk_dtype_t dtype);
 
-/* inline.c: a short blocking send or receive of host memory, to or from another rank, at once. Arguments are legal. False: nothing has
- * happened, and pki_engine_run says what is the matter. */
+/* inline.c: a short blocking send or receive of host memory, to or from another rank, at once. Arguments are legal. False:
+ * nothing has happened, and pki_engine_run says what is the matter. */
 bool pki_engine_send_inline(struct pki_engine *engine, int peer, const void *in, size_t bytes);
 bool pki_engine_recv_inline(struct pki_engine *engine, int peer, void *out, size_t bytes);
 /* Start one operation; if it blocks it has ended on return. */
 pk_result_t pki_engine_run(struct pki_engine *engine, const struct pki_request *request);
-/* The two halves, for groups over several engines: start all, then finish (wait for) the blocking ones. `group` tells the groups of
- * the process apart: operations of one group in a host stream do not wait for one another. */
+/* The two halves, for groups over several engines: start all, then finish (wait for) the blocking ones. `group` tells the groups
+ * of the process apart: operations of one group in a host stream do not wait for one another. */
 pk_result_t pki_engine_start_all(struct pki_engine *engine, const struct pki_request *requests, int n, uint64_t group,
                                  struct pki_list *blocking, struct pki_capture **capture);
-/* Requests in streams that are being captured into graphs are only checked by start_all: *capture is not NULL then. Now post tells the
- * peers, for all engines that the thread drives, and then record meets them, for each. The last frees it, and drop does in its stead. */
+/* Requests in streams that are being captured into graphs are only checked by start_all: *capture is not NULL then. Now post
+ * tells the peers, for all engines that the thread drives, and then record meets them, for each. The last frees it, and drop does
+ * in its stead. */
 pk_result_t pki_engine_capture_post(struct pki_engine *engine, struct pki_capture *capture);
 pk_result_t pki_engine_capture_record(struct pki_engine *engine, struct pki_capture *capture);
 void pki_engine_capture_drop(struct pki_engine *engine, struct pki_capture *capture);

@@ -24,9 +24,9 @@
  *   pki_replay_<name>   any grid, PKI_FUSED_THREADS      struct pki_fused_args; exchange, fold, pair_exchange, pair_<type>
  *
  * <type> is the name of a type (pk_dtype_name). Only pki_twoshot uses dynamic shared memory: with PKI_BULK_BYTES of it parts
- * of an allreduce of two ranks go by bulk copies, where the code has them. None needs its CTAs to run at the same time, with two exceptions:
- * a pair kernel with `quiet` and several CTAs, whose CTA 0 may keep its place until the others have ended, so that it needs a second place; and
- * pki_move where one op can start only when another of its launch is done.
+ * of an allreduce of two ranks go by bulk copies, where the code has them. None needs its CTAs to run at the same time, with two
+ * exceptions: a pair kernel with `quiet` and several CTAs, whose CTA 0 may keep its place until the others have ended, so that it
+ * needs a second place; and pki_move where one op can start only when another of its launch is done.
  */
 #ifndef PKI_KERNELS_H
 #define PKI_KERNELS_H
@@ -76,8 +76,9 @@ struct pki_wait_args {
 };
 
 /*
- * pki_ll: one message. pki_ll_row: n of them; CTAs first to first + ctas - 1 of the grid, after the last one the first again, do an op, and each CTA
- * its ops in their order, so one that has a send behind a receive waits before it sends. A slot is an array of pairs of cells, 16 bytes each:
+ * pki_ll: one message. pki_ll_row: n of them; CTAs first to first + ctas - 1 of the grid, after the last one the first again, do
+ * an op, and each CTA its ops in their order, so one that has a send behind a receive waits before it sends. A slot is an array
+ * of pairs of cells, 16 bytes each:
  *     uint32_t data_low, flag, data_high, flag
  * Pair k carries bytes [8 k, 8 k + 8) of the message, zero-padded; a message of 0 bytes still uses one pair. A 16-byte store is
  * not one event for a reader in another GPU, but each 8-byte half is: so both halves carry the flag.
@@ -119,9 +120,9 @@ struct pki_ll_row_args {
 };
 
 /*
- * pki_unpack: bytes [src + src_offset, + bytes) go to dst + dst_offset, for each of n fragments, cut into `ctas` shares each, `blocks` =
- * n * ctas in all, which the CTAs of the grid take in turn. Any alignment; fragments do not overlap in the target. The source is host
- * memory that the GPU sees.
+ * pki_unpack: bytes [src + src_offset, + bytes) go to dst + dst_offset, for each of n fragments, cut into `ctas` shares each,
+ * `blocks` = n * ctas in all, which the CTAs of the grid take in turn. Any alignment; fragments do not overlap in the target. The
+ * source is host memory that the GPU sees.
  */
 
 struct pki_unpack_fragment {
@@ -135,15 +136,16 @@ struct pki_unpack_args {
 };
 
 /*
- * pki_move: each of n ops, once its start word is open ((int32_t)(word - start_value) >= 0, acquiring, system scope), copies `bytes` bytes from src to
- * dst, any number at any alignment, and behind them sets its done word (releasing, system scope): whoever acquires that sees the copy, and may
- * write into the source. Ops move as they open, in any order, and one that stays closed holds up none of the others.
- * An op has a share for every PKI_MOVE_SHARE_BYTES, rounded up, but at least one and at most one for each CTA of the grid. The shares lie woven into one
- * another; op i gives its share s to CTA (i * shares + s) % grid, which does what it has of all ops that are open, and then looks again.
- * CTAs count themselves off in `arrived`, the last one sets the done word. An op of 0 bytes that tells nobody needs none: the
- * kernel only waits for its start word.
- * A CTA that sees abort_flag to be not 0 ends where it is. An op that has not all its bytes by then is not told to be done; its `arrived` may hold anything.
- * Source, target and words of an op are memory of any GPU or the host's, mapped here; no op writes what another of the launch reads or writes.
+ * pki_move: each of n ops, once its start word is open ((int32_t)(word - start_value) >= 0, acquiring, system scope), copies
+ * `bytes` bytes from src to dst, any number at any alignment, and behind them sets its done word (releasing, system scope):
+ * whoever acquires that sees the copy, and may write into the source. Ops move as they open, in any order, and one that stays
+ * closed holds up none of the others. An op has a share for every PKI_MOVE_SHARE_BYTES, rounded up, but at least one and at most
+ * one for each CTA of the grid. The shares lie woven into one another; op i gives its share s to CTA (i * shares + s) % grid,
+ * which does what it has of all ops that are open, and then looks again. CTAs count themselves off in `arrived`, the last one
+ * sets the done word. An op of 0 bytes that tells nobody needs none: the kernel only waits for its start word.
+ * A CTA that sees abort_flag to be not 0 ends where it is. An op that has not all its bytes by then is not told to be done; its
+ * `arrived` may hold anything. Source, target and words of an op are memory of any GPU or the host's, mapped here; no op writes
+ * what another of the launch reads or writes.
  */
 
 struct pki_move_args_op {
@@ -175,10 +177,10 @@ struct pki_scale_args {
 };
 
 /*
- * pki_reduce_<type>: dst[i] = srcs[0][i] op srcs[1][i] op ... srcs[n - 1][i], left to right; floats of 16 and 8 bits in f32, rounded
- * to nearest even once at the end; integers wrap; NaN wins. A divisor above 1 divides the result before it is rounded, integers
- * toward 0. dst may be one of the sources, and must not overlap them otherwise. Pointers are aligned to the element; when all are
- * aligned to 16 bytes, vectors are used.
+ * pki_reduce_<type>: dst[i] = srcs[0][i] op srcs[1][i] op ... srcs[n - 1][i], left to right; floats of 16 and 8 bits in f32,
+ * rounded to nearest even once at the end; integers wrap; NaN wins. A divisor above 1 divides the result before it is rounded,
+ * integers toward 0. dst may be one of the sources, and must not overlap them otherwise. Pointers are aligned to the element;
+ * when all are aligned to 16 bytes, vectors are used.
  */
 
 struct pki_reduce_args {
@@ -255,58 +257,64 @@ struct pki_serve_args {
 /*
  * Fused collectives: one kernel on each rank, which writes into the others' inboxes and reads its own. Nothing waits for a CPU.
  *
- * A rank's inbox has two halves for each other rank. Every operation has a number, its epoch, the same on all ranks and one more than the
- * last one's, or several that follow one another; an epoch uses the halves of its parity. Before a rank writes epoch e + 2 it has finished
- * e + 1, for which it needed word from every other rank's e + 1; and that one began only when the rank's e had ended, reads and all. So no
- * half is overwritten while it is read, provided that
+ * A rank's inbox has two halves for each other rank. Every operation has a number, its epoch, the same on all ranks and one more
+ * than the last one's, or several that follow one another; an epoch uses the halves of its parity. Before a rank writes epoch
+ * e + 2 it has finished e + 1, for which it needed word from every other rank's e + 1; and that one began only when the rank's e
+ * had ended, reads and all. So no half is overwritten while it is read, provided that
  *   - every operation hears from every other rank, which is what the headers are for, and
- *   - a rank's kernels run one after another, whatever streams they are in: each begins when state->ended has reached `ended_before`.
- * Where a rank has not heard from all in e + 1, because it did the operation in another way (`careful`, or state->unproven is e + 1), it
- * writes nothing into the half before every other rank says in `begun` that it has come to e + 1 or beyond.
+ *   - a rank's kernels run one after another, whatever streams they are in: each begins when state->ended has reached
+ *     `ended_before`.
+ * Where a rank has not heard from all in e + 1, because it did the operation in another way (`careful`, or state->unproven is
+ * e + 1), it writes nothing into the half before every other rank says in `begun` that it has come to e + 1 or beyond.
  *
  * A half:
- *   at 0                    header: pairs of cells (see pki_ll), flag = epoch: sig in the lower half and `reach` in the upper; of pki_twoshot
- *                           and pki_push also where the reader has the writer's IN, and its OUT or in it the place of its block, mapped
+ *   at 0                    header: pairs of cells (see pki_ll), flag = epoch: sig in the lower half and `reach` in the upper; of
+ *                           pki_twoshot and pki_push also where the reader has the writer's IN, and its OUT or in it the place of
+ *                           its block, mapped
  *   at PKI_FUSED_BEGUN      in half 0 alone: the epoch that the writer has begun last
- *   at PKI_FUSED_FLAGS      pki_twoshot, pki_push: for each CTA two words, PKI_FUSED_FLAG_BYTES apart: its parts, its results are there (= epoch)
- *   at PKI_FUSED_CELLS      pki_exchange, pki_fold, pki_pair_*: pairs of cells; pki_relay: PKI_FUSED_RELAY_PAIRS of the reader's part, and at
- *                           PKI_FUSED_RELAY_RESULTS as many of the writer's result
+ *   at PKI_FUSED_FLAGS      pki_twoshot, pki_push: for each CTA two words, PKI_FUSED_FLAG_BYTES apart: its parts, its results are
+ *                           there (= epoch)
+ *   at PKI_FUSED_CELLS      pki_exchange, pki_fold, pki_pair_*: pairs of cells; pki_relay: PKI_FUSED_RELAY_PAIRS of the reader's
+ *                           part, and at PKI_FUSED_RELAY_RESULTS as many of the writer's result
  *   at PKI_FUSED_PARTS      pki_twoshot: PKI_FUSED_PIECE bytes at most of the reader's part, pieces of equal length
  *   at PKI_FUSED_RESULTS    pki_twoshot: as many of the writer's result
  *   at PKI_FUSED_PARTS      pki_push: rings, in all PKI_FUSED_PUSH_BYTES
  *   at PKI_FUSED_MARKS      PKI_FUSED_RING_MARKS marks of each ring, PKI_FUSED_MARK_BYTES apart
  * Cells and marks are never used for anything else: what looks like a flag is one.
  *
- * Rings carry a block from each rank to each other one, in chunks. There are n = PKI_PUSH_RINGS for each CTA of the grid, numbered through. A
- * ring has the area divided by n, rounded down to whole KiB. Chunks have as many bytes as make one round of all rings suffice, in
- * multiples of PKI_FUSED_GRAIN, but at most half of a ring and PKI_FUSED_CHUNK: chunk c goes through ring c % n as its turn t = c / n,
- * by slot t % (ring / chunk). A mark is a 64-bit word, count << 32 | epoch, which the other side writes: in the reader's half how many
- * chunks are there, in the writer's half (where that rank writes) how many have been taken, which is kept only where the writer needs it.
+ * Rings carry a block from each rank to each other one, in chunks. There are n = PKI_PUSH_RINGS for each CTA of the grid,
+ * numbered through. A ring has the area divided by n, rounded down to whole KiB. Chunks have as many bytes as make one round of
+ * all rings suffice, in multiples of PKI_FUSED_GRAIN, but at most half of a ring and PKI_FUSED_CHUNK: chunk c goes through ring
+ * c % n as its turn t = c / n, by slot t % (ring / chunk). A mark is a 64-bit word, count << 32 | epoch, which the other side
+ * writes: in the reader's half how many chunks are there, in the writer's half (where that rank writes) how many have been taken,
+ * which is kept only where the writer needs it.
  *   marks of ring r: 2 r there, 2 r + 1 taken
  *
- * pki_turn: ends when state->ended has reached `ended_before`, or abort_flag is not 0, and says nothing. What follows it in its stream holds no
- *   multiprocessors before its turn.
- * pki_exchange: block p of IN (at in + p * in_stride, `bytes` long) goes to each rank p in `send`, block p of OUT comes from each rank
- *   p in `recv`. This rank in `recv`: it copies its own.
- * pki_fold: as pki_exchange with the blocks of IN; OUT = the blocks for this rank, its own among them, folded in rank order, where
- *   `recv` is not 0 (then it names all other ranks).
- * pki_relay, for sums: allreduce as pki_twoshot by way of the inboxes, with parts of ceil(pairs / size) pairs of cells and pieces of PKI_FUSED_RELAY_PAIRS.
- * pki_twoshot, for sums: part p of the data is folded by rank p. Where in_stride is not 0, that is block p of IN, which goes to the beginning
- *   of OUT; else bytes from p * ceil(elements / size) on, a part being rounded up to 16 bytes, which go to the same place in OUT. The
- *   results go to the ranks in `results`. All ranks have the same grid.
- *   When all of them say `reach`, a rank reads the parts from the others' IN and writes the results into their OUT; nobody ends before all
- *   have. Else all goes by way of the inboxes, in pieces: piece k of all parts has epoch `epoch` + k.
- * pki_push: as pki_exchange. When all ranks say `reach`, each writes its blocks to where the headers say that they belong; nobody ends before all
- *   have. Else through rings: a chunk of OUT is written when all ranks in `recv` have sent it.
+ * pki_turn: ends when state->ended has reached `ended_before`, or abort_flag is not 0, and says nothing. What follows it in its
+ *   stream holds no multiprocessors before its turn.
+ * pki_exchange: block p of IN (at in + p * in_stride, `bytes` long) goes to each rank p in `send`, block p of OUT comes from each
+ *   rank p in `recv`. This rank in `recv`: it copies its own.
+ * pki_fold: as pki_exchange with the blocks of IN; OUT = the blocks for this rank, its own among them, folded in rank order,
+ *   where `recv` is not 0 (then it names all other ranks).
+ * pki_relay, for sums: allreduce as pki_twoshot by way of the inboxes, with parts of ceil(pairs / size) pairs of cells and pieces
+ *   of PKI_FUSED_RELAY_PAIRS.
+ * pki_twoshot, for sums: part p of the data is folded by rank p. Where in_stride is not 0, that is block p of IN, which goes to
+ *   the beginning of OUT; else bytes from p * ceil(elements / size) on, a part being rounded up to 16 bytes, which go to the same
+ *   place in OUT. The results go to the ranks in `results`. All ranks have the same grid.
+ *   When all of them say `reach`, a rank reads the parts from the others' IN and writes the results into their OUT; nobody ends
+ *   before all have. Else all goes by way of the inboxes, in pieces: piece k of all parts has epoch `epoch` + k.
+ * pki_push: as pki_exchange. When all ranks say `reach`, each writes its blocks to where the headers say that they belong; nobody
+ *   ends before all have. Else through rings: a chunk of OUT is written when all ranks in `recv` have sent it.
  * pki_push_sum: as pki_fold for sums, through rings as pki_push, whatever `reach` says. A chunk of OUT is written when all
  *   ranks have sent theirs.
  *
- * pki_pair_exchange, pki_pair_<type>: as pki_exchange, and as pki_fold for sums, among two ranks. With `quiet` such a kernel may leave out words->done: where
- *   words->followed, which it reads when it begins or before, has come to its epoch. Then the program has put another kernel of the communicator behind
- *   it in the same stream; a later one that says so of itself says it of all before. CTA 0 asks; where it has to tell, it stays until
- *   the others of its grid have ended and tells for all.
+ * pki_pair_exchange, pki_pair_<type>: as pki_exchange, and as pki_fold for sums, among two ranks. With `quiet` such a kernel may
+ *   leave out words->done: where words->followed, which it reads when it begins or before, has come to its epoch. Then the
+ *   program has put another kernel of the communicator behind it in the same stream; a later one that says so of itself says it
+ *   of all before. CTA 0 asks; where it has to tell, it stays until the others of its grid have ended and tells for all.
  *
- * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0, and state->fallen.
+ * With `clear` pki_exchange, of 0 bytes then, also sets all cells, marks and headers of the epoch's halves to 0, and
+ * state->fallen.
  *
  * pki_replay_<name>: as pki_<name>, in graphs: an epoch and a turn for each replay, from pki_fused_replays behind the state. The
  *   inbox is another one than that of kernels that are launched one by one, and so are state and words, which may be this GPU's
@@ -315,11 +323,12 @@ struct pki_serve_args {
  *   go on with PKI_FUSED_EPOCHS_BEGIN behind the last number. In each, one further pair of each half that the operation does not
  *   use is emptied, so that none keeps a flag for 2^32 epochs.
  *
- * When it has ended, CTA c sets words->done[c] to the last of its epochs and adds 1 to state->ended. While it waits it looks occasionally at
- * abort_flag, and leaves when it is not 0, saying nothing; and at words->fall: when the operation's entry is the epoch, it is done
- * in another way. Then CTA 0 sets words->came to the epoch, and all end, as above, when words->release is it, and set state->unproven to
- * the last of their epochs before they add to state->ended. CTA 0 says meanwhile in words->missing[p] = epoch that it waits for rank p's
- * header (0: it is here), and in words->differs[p] = epoch << 32 | sig that p's is another operation; then it waits until it is aborted.
+ * When it has ended, CTA c sets words->done[c] to the last of its epochs and adds 1 to state->ended. While it waits it looks
+ * occasionally at abort_flag, and leaves when it is not 0, saying nothing; and at words->fall: when the operation's entry is the
+ * epoch, it is done in another way. Then CTA 0 sets words->came to the epoch, and all end, as above, when words->release is it,
+ * and set state->unproven to the last of their epochs before they add to state->ended. CTA 0 says meanwhile in
+ * words->missing[p] = epoch that it waits for rank p's header (0: it is here), and in words->differs[p] = epoch << 32 | sig that
+ * p's is another operation; then it waits until it is aborted.
  */
 
 #define PKI_FUSED_BEGUN 64u
@@ -379,11 +388,13 @@ struct pki_fused_args {
     uint32_t sig;
     uint32_t op, divisor; /* as in pki_reduce_args */
     uint32_t type;        /* pk_dtype_t, of sums. pki_relay, pki_twoshot, pki_push_sum: PK_F32, PK_F16 or PK_BF16 */
-    uint32_t early;       /* for who launches: it may be launched before what is ahead of it in the stream has ended, where a GPU can */
+    /* for who launches: it may be launched before what is ahead of it in the stream has ended, where a GPU can */
+    uint32_t early;
     uint32_t fence;       /* 1: everything written is visible to all before `done` is set */
     uint32_t clear;
     uint32_t careful;
-    uint32_t reach, results;             /* reach: all others have what they need of IN and OUT mapped, aligned to 16 bytes. results: pki_twoshot */
+    /* reach: all others have what they need of IN and OUT mapped, aligned to 16 bytes. results: pki_twoshot */
+    uint32_t reach, results;
     uint32_t epochs;                     /* of the operation */
     uint32_t entry;                      /* its own of words->fall, came and release */
     uint32_t quiet;

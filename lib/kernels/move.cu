@@ -19,9 +19,10 @@ __device__ __forceinline__ move_share share_of(const pki_move_args &args, uint32
 }
 
 /*
- * Whoever opened the signal may have written the source just before, in another GPU. One lane has acquired the word, and the barrier behind it orders all
- * loads of the CTA. They are relaxed ones of system scope: L2 answers them, this GPU's or the peer's, and never L1, where a line of an earlier
- * transfer from the same place may be; and volatile, so that the compiler leaves them behind the barrier. Never ld.nc: the source changes while the kernel runs.
+ * Whoever opened the signal may have written the source just before, in another GPU. One lane has acquired the word, and the
+ * barrier behind it orders all loads of the CTA. They are relaxed ones of system scope: L2 answers them, this GPU's or the
+ * peer's, and never L1, where a line of an earlier transfer from the same place may be; and volatile, so that the compiler leaves
+ * them behind the barrier. Never ld.nc: the source changes while the kernel runs.
  */
 __device__ __forceinline__ void load_far(const uint4 *from, uint4 *word)
 {
@@ -138,8 +139,9 @@ __device__ __forceinline__ bool move_bytes(const pki_move_args_op &op, const mov
 }
 
 /*
- * By thread 0, behind the barrier of all that have moved the share. The fence orders their stores before the count; whoever counts last has seen all the
- * others' counts, and its release orders all of it before the done word. With one share the release alone does.
+ * By thread 0, behind the barrier of all that have moved the share. The fence orders their stores before the count; whoever
+ * counts last has seen all the others' counts, and its release orders all of it before the done word. With one share the release
+ * alone does.
  */
 __device__ __forceinline__ void tell(const pki_move_args_op &op, uint32_t shares)
 {
@@ -198,8 +200,8 @@ __device__ __forceinline__ void find_shares(const pki_move_args &args, uint64_t 
     __syncwarp();
 }
 
-/* The ops of `waiting` that are open, one at least, go to *open_now; 0: none waits, or aborted. The abort word is on its way while the others are
- * asked for. */
+/* The ops of `waiting` that are open, one at least, go to *open_now; 0: none waits, or aborted. The abort word is on its way
+ * while the others are asked for. */
 __device__ __forceinline__ void wait_for_ops(const pki_move_args &args, uint64_t *waiting, uint64_t *open_now)
 {
     uint64_t wanted = *waiting, open = 0;

@@ -255,7 +255,8 @@ __device__ __forceinline__ void sum_all(const rings &s, uint32_t turn)
     if (args.recv == 0)
         return;
     with_common_type(args.type, [&](auto e) {
-        constexpr int many = PKI_PUSH_SUM_VECTORS * (int)sizeof(typename decltype(e)::stored) / 4; /* halves are summed as floats */
+        /* halves are summed as floats */
+        constexpr int many = PKI_PUSH_SUM_VECTORS * (int)sizeof(typename decltype(e)::stored) / 4;
         uint32_t v = threadIdx.x % 32;
 
         if (whole)

@@ -159,8 +159,10 @@ __device__ __forceinline__ bool is_over(const pki_serve_args &args, uint32_t hea
 
 __device__ __forceinline__ void say_left(const pki_serve_args &args)
 {
+    pki_serve_slot *slot = (pki_serve_slot *)args.slot;
+
     if (threadIdx.x == 0 && gridDim.x > 1)
-        store_release((uint64_t)&((pki_serve_slot *)args.slot)->left, args.launch);
+        store_release((uint64_t)&slot->left, args.launch);
 }
 
 /* first: nothing has been done yet. Who comes behind a failure does nothing, for buffers may be somebody else's by now. */

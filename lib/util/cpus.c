@@ -104,7 +104,8 @@ bool pki_cpus_for_thread(union pki_cpu_set *cpus)
     pthread_mutex_unlock(&threads.lock);
     if (where == EVERYWHERE)
         memset(cpus, 0xff, sizeof *cpus); /* the kernel takes what the cpuset allows */
-    else if (where == LIKE_THE_PROGRAM) /* its main thread: the one that starts this may be bound to a core that its own spinning needs */
+    else if (where == LIKE_THE_PROGRAM)
+        /* its main thread: the one that starts this may be bound to a core that its own spinning needs */
         return sched_getaffinity(getpid(), sizeof *cpus, &cpus->set) == 0;
     return true;
 }

@@ -205,7 +205,8 @@ static void fuzz_data(const uint8_t *data, size_t size)
             head[data[5] % sizeof head] ^= data[1];
         say(far.data, head, sizeof head);
         say(far.data, payload, chunk.bytes);
-        for (int i = 0; i < (data[4] % 2 == 0 ? 0 : data[4] % 4 == 1 ? 1 : 17); i++) /* 17: longer than a chunk waits for its grant */
+        /* 17: longer than a chunk waits for its grant */
+        for (int i = 0; i < (data[4] % 2 == 0 ? 0 : data[4] % 4 == 1 ? 1 : 17); i++)
             take_all(&far);
         if (data[4] % 16 == 15 && grant.op == 2) {
             grant = (struct pki_msg){ .kind = PKI_MSG_CTS, .op = 3, .bytes = 300, .offset = (uint64_t)(uintptr_t)third };

@@ -24,7 +24,7 @@ extern const unsigned char pki_kernels_fatbin[];
 
 static size_t memory_used(void)
 {
-    static int (*get_info)(size_t *left, size_t *total);
+    static int (*get_info)(size_t *, size_t *);
     size_t left = 0, total = 0;
 
     if (get_info == NULL)

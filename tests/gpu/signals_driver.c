@@ -464,7 +464,8 @@ int main(int argc, char **argv)
     if (!gpu_enough(2))
         return GPU_SKIPPED;
     wanted = argv + (argc < 3 ? argc : 3);
-    setenv("PICKLE_TEST_TUNING", "wait.service_yields=0", 0); /* own_threads.h stops a thread that sleeps: beside others a yield is long */
+    /* own_threads.h stops a thread that sleeps: beside others a yield is long */
+    setenv("PICKLE_TEST_TUNING", "wait.service_yields=0", 0);
     hold = gpu_is_software() ? "cuModuleLoadData,cuMemFree_v2" : NULL;
     drive("stopped", NULL, settings);
     drive("stopped_no_kernels", NULL, settings);

@@ -25,7 +25,8 @@ static const size_t lengths[] = { 4096, 1 << 20, 16 << 20 };
 #define MOST ((size_t)16 << 20)
 
 enum operation { MESSAGE, ALLGATHER, OPERATIONS };
-enum end { ABORT_HERE, ABORT_THERE, BOTH_CALL, ENDS, NEVER = ENDS }; /* rank 0 or 1 aborts; rank 0 does when both have called; rank 1 never calls */
+/* rank 0 or 1 aborts; rank 0 does when both have called; rank 1 never calls */
+enum end { ABORT_HERE, ABORT_THERE, BOTH_CALL, ENDS, NEVER = ENDS };
 enum held { NOBODY, RANK_0, RANK_1, HELD };
 
 static const char *const operation_names[] = { "message", "allgather" };
@@ -151,7 +152,8 @@ static bool run_round(struct bed *bed, int round, int hold_ms)
         ranks_meet();
         usleep(1000);
     }
-    (void)pk_comm_destroy(comm); /* with the error that it has failed with; not before: it waits for what the program has in streams */
+    /* with the error that it has failed with; not before: it waits for what the program has in streams */
+    (void)pk_comm_destroy(comm);
     if (!idle)
         right = report(false, "rank %d: its stream stands still", bed->self.rank);
     if (!is_canary(bed->to, MOST))

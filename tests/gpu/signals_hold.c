@@ -55,7 +55,8 @@ static void transfer(struct gpu_rank *self, char *source, char *result, size_t b
     must_be_ok(pk_group_end(), "pk_group_end");
 }
 
-struct buffers { /* of the longest transfer, and made once: a peer's call may close the mapping of freed memory, which waits for kernels */
+/* of the longest transfer, and made once: a peer's call may close the mapping of freed memory, which waits for kernels */
+struct buffers {
     char *source, *result;
 };
 

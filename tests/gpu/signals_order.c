@@ -121,7 +121,8 @@ static void kernel_turns(struct gpu_rank *self, struct side *sides, int parts, i
         if (self->rank == 1) {
             exchange(self, &sides[0]);
             spin_launch(kernel, 1, 32, ended, sides[0].stream);
-            spin_launch(kernel, 1, 32, ended, sides[1].stream); /* so the GPU says that these buffers are free, and not the call */
+            /* so the GPU says that these buffers are free, and not the call */
+            spin_launch(kernel, 1, 32, ended, sides[1].stream);
             spin_launch(kernel, 1, 32, ended, sides[1].beside);
         }
         ranks_meet();

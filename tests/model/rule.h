@@ -23,7 +23,8 @@ struct part {
     bool sends;
     bool moves;    /* this side moves the bytes */
     bool seen;     /* moves: the peer's `ready` word is there already */
-    bool together; /* of a collective: on every rank all of this level's ready words are written before anything of it is waited for */
+    /* of a collective: on every rank all of this level's ready words are written before anything of it is waited for */
+    bool together;
 };
 
 enum step_kind {
@@ -32,7 +33,8 @@ enum step_kind {
     STEP_COPY,        /* by a copy engine: keeps its stream's channel from the call on until it is done */
     STEP_WRITE_DONE,  /* the peer's */
     STEP_WAIT_DONE,   /* this side's */
-    STEP_KERNEL,      /* looks at the ready words of all `ops`, moves what is ready, writes its done word, and ends when all are moved */
+    /* looks at the ready words of all `ops`, moves what is ready, writes its done word, and ends when all are moved */
+    STEP_KERNEL,
     STEP_SIDE         /* the same by copies in streams of the library's own, each with a channel of its own */
 };
 

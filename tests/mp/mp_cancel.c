@@ -18,7 +18,8 @@
 #define INIT_MS 500
 #define LIMIT_S 30
 
-static const useconds_t delays_us[] = { 0, 3000, 60000 }; /* from the thread's start to its cancellation: before it waits, and asleep */
+/* from the thread's start to its cancellation: before it waits, and asleep */
+static const useconds_t delays_us[] = { 0, 3000, 60000 };
 #define ROUNDS (sizeof delays_us / sizeof *delays_us)
 
 static float in[LARGE], out[LARGE];

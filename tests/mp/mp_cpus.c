@@ -178,7 +178,8 @@ static void *use(void *arg)
         return NULL;
     work(comm);
     wrong = threads_elsewhere(&set, program, &threads);
-    report(threads >= 2, "%s: rank %d: %d threads of the library", ranks_role(), ranks_rank(), threads); /* service, and one at least of TCP's */
+    /* service, and one at least of TCP's */
+    report(threads >= 2, "%s: rank %d: %d threads of the library", ranks_role(), ranks_rank(), threads);
     report(wrong == 0, "%s: rank %d: %d of them elsewhere", ranks_role(), ranks_rank(), wrong);
     ranks_meet();
     report(pk_comm_destroy(comm) == PK_OK, "%s: rank %d: destroy", ranks_role(), ranks_rank());

@@ -84,7 +84,8 @@ static double trips_of(void (*what)(size_t bytes), size_t bytes, int times, doub
 {
     double least = 1e9;
 
-    for (int i = 0; i < times + 2 || (least / me.delay_ms > most && i < TIMES_MOST); i++) { /* the connections' windows open with the first two */
+    /* the connections' windows open with the first two */
+    for (int i = 0; i < times + 2 || (least / me.delay_ms > most && i < TIMES_MOST); i++) {
         double began = start(), took;
 
         what(bytes);

@@ -19,7 +19,8 @@
 #define COUNT_MAX 4096
 #define LONG_BYTES ((size_t)3 << 20)
 #define TIMEOUT_MS 60000
-#define LATE_MS 6000 /* the deadline where one waits in vain; a communicator must come to be before it, in an emulated machine too */
+/* the deadline where one waits in vain; a communicator must come to be before it, in an emulated machine too */
+#define LATE_MS 6000
 #define OVER_MS 1500 /* how much longer than PK_RETRY_MS it may take */
 
 enum scene { BEFORE, BEHIND, INSIDE, THEIRS, BOTH, LONG, AWAY, GONE, LATE, SCENES };

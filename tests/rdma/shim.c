@@ -295,7 +295,8 @@ static struct ibv_mr *reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t bytes, 
     long most = number_of("SHIM_MAX_MRS"), longest = number_of("SHIM_MAX_MR_BYTES");
     struct ibv_mr *mr = NULL;
 
-    if (longest > 0 && bytes > (size_t)longest && bytes > 1 << 20) /* a control channel's rings are shorter than any device's limit */
+    /* a control channel's rings are shorter than any device's limit */
+    if (longest > 0 && bytes > (size_t)longest && bytes > 1 << 20)
         errno = EINVAL;
     else if (most > 0 && atomic_load(&mrs) >= most)
         errno = ENOMEM;

@@ -52,8 +52,14 @@ static inline bool events_come(struct pki_iface *iface, struct pki_msg *msg)
 /* The receive that `cts` speaks of, whose `offset` is an address here. */
 static inline struct pki_recv events_recv(struct pki_ep *ep, const struct pki_msg *cts)
 {
-    return (struct pki_recv){ .ep = ep, .addr = (char *)(uintptr_t)cts->offset, .bytes = cts->bytes, .flags = cts->flags, /* NOLINT: given as a number */
-                              .index = cts->index, .sig = cts->sig, .op = cts->op, .owner = ep };
+    return (struct pki_recv){ .ep = ep,
+                              .addr = (char *)(uintptr_t)cts->offset, /* NOLINT: given as a number */
+                              .bytes = cts->bytes,
+                              .flags = cts->flags,
+                              .index = cts->index,
+                              .sig = cts->sig,
+                              .op = cts->op,
+                              .owner = ep };
 }
 
 #endif

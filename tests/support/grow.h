@@ -18,7 +18,8 @@
 /* Where the sums are. */
 struct grow_memory {
     int (*device)(void); /* of this process's communicators */
-    pk_result_t (*sum)(pk_comm_t *comm, const float *in, float *out, size_t count); /* of host memory; what the stream has said, too */
+    /* of host memory; what the stream has said, too */
+    pk_result_t (*sum)(pk_comm_t *comm, const float *in, float *out, size_t count);
     /* After the last round there are at most so many more than after round `from`, if there are more rounds; of descriptors, mappings, threads, bytes of a
      * GPU, bytes of memory. */
     struct grow_limit {

@@ -9,7 +9,8 @@
 #define BYTES 1000000u
 
 static unsigned char sent[BYTES], taken[BYTES];
-static struct pki_tcp_link *passed_over; /* what has come by it is not read into memory of the transport, as if its rank looked seldom */
+/* what has come by it is not read into memory of the transport, as if its rank looked seldom */
+static struct pki_tcp_link *passed_over;
 
 static void begin(struct tcp_pair *pair, const char *sockets, const char *chunk)
 {
@@ -388,7 +389,8 @@ Test(tcp_eager_put, a_recorded_handshake_is_dropped_and_counted)
     fd[0] = stranger(&pair);
     cr_assert(challenge_of(&pair, fd[0], hello, answer[0]));
     cr_assert(pki_tcp_get_challenge(answer[0], &challenge));
-    cr_assert_eq(pki_tcp_prove(iface, PKI_TCP_LABEL_CONNECT, hello, &challenge, mac), PK_OK); /* as the peer would: this is what is recorded */
+    /* as the peer would: this is what is recorded */
+    cr_assert_eq(pki_tcp_prove(iface, PKI_TCP_LABEL_CONNECT, hello, &challenge, mac), PK_OK);
     fd[1] = stranger(&pair);
     cr_assert(challenge_of(&pair, fd[1], hello, answer[1]));
     cr_assert_neq(memcmp(answer[0], answer[1], sizeof answer[0]), 0, "no challenge comes twice");

@@ -24,7 +24,8 @@ struct sim_link {
     double short_us;     /* either, of a transfer of short_bytes at most; 0: as any other */
     double handshake_us; /* grant, before the first chunk of a transfer that is not eager */
     struct sim_rate gbps; /* of one port, each way; of one core where cores move the bytes */
-    struct sim_rate lane_gbps; /* of each end's copy of what goes in the lane; of a port, where no core copies (kernels of GPUs) */
+    /* of each end's copy of what goes in the lane; of a port, where no core copies (kernels of GPUs) */
+    struct sim_rate lane_gbps;
     double shared_gbps;  /* of everything in a node together; 0: ports do not meet */
 };
 
@@ -38,7 +39,8 @@ struct sim_aggregator {
     double latency_us;              /* between a rank and it */
     double gbps;                    /* of a rank's link to it, each way; 0: no limit */
     double port_gbps;               /* of its own link, which the ranks share; 0: it has one for each of them, as a switch */
-    double packet_us, packet_gbps;  /* what a packet costs its core, in or out, and the packet's bytes; 0: nothing, as of a switch */
+    /* what a packet costs its core, in or out, and the packet's bytes; 0: nothing, as of a switch */
+    double packet_us, packet_gbps;
     double rank_us, rank_gbps;      /* likewise a rank's */
     bool shares_cores;              /* its core is one of the cores_per_node */
 };
@@ -51,7 +53,8 @@ struct sim_machine {
     double chunk_bytes, eager_bytes;
     double operation_us; /* from the call to the first step */
     double switch_us;    /* of a core that several ranks share: until one of them that has something to do gets it */
-    bool copied_by_cpu;  /* inside a node cores move the bytes: up to lane_bytes each end copies them once, from shared_bytes on */
+    /* inside a node cores move the bytes: up to lane_bytes each end copies them once, from shared_bytes on */
+    bool copied_by_cpu;
     double lane_bytes, shared_bytes; /* both ends move parts of them (0: never), and between these the sender does it */
     double crowd_lane_bytes; /* instead of lane_bytes in collectives of more ranks than cores; 0: the same */
     double lane_message_bytes; /* of which the receiver copies one while the sender makes the next; 0: all at once */

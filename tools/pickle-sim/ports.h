@@ -9,7 +9,8 @@
 struct sim_ports {
     const struct sim_machine *machine;
     const int *members; /* rank i sits at place members[i] of the machine (NULL: i) */
-    double *tx, *rx, *cpu, *nic_tx, *nic_rx, *shared; /* when each is free: they serve one after another, in the order of asking */
+    /* when each is free: they serve one after another, in the order of asking */
+    double *tx, *rx, *cpu, *nic_tx, *nic_rx, *shared;
     double *touched;    /* [ranks]: bytes that the operation reads and writes there */
     double all_touched; /* of a node */
     int crowd;          /* ranks of a core */

@@ -56,7 +56,8 @@ struct sim_run {
     size_t events, heap_cap;
     uint64_t order;
     struct sim_ports ports;
-    bool queued;            /* tasks wait for their core in `cores`; else each rank has its own and does them in the order of asking */
+    /* tasks wait for their core in `cores`; else each rank has its own and does them in the order of asking */
+    bool queued;
     struct sim_cores cores;
     double now, end;       /* end: of the last step */
     double limit_us; /* 0: none */

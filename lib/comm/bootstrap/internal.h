@@ -48,8 +48,8 @@ struct pki_bootstrap {
 
 void pki_conn_close(struct pki_conn *c);
 
-/* Go on reading a frame; never blocks. PK_OK: c->ready. PK_IN_PROGRESS. PK_ERR_PEER (broken; errno, or 0 for closed). PK_ERR_INTERNAL
- * (no frame). PK_ERR_MEMORY. None is recorded. */
+/* Go on reading a frame; never blocks. PK_OK: c->ready. PK_IN_PROGRESS. PK_ERR_PEER (broken; errno, or 0 for closed).
+ * PK_ERR_INTERNAL (no frame). PK_ERR_MEMORY. None is recorded. */
 pk_result_t pki_conn_read(struct pki_conn *c, size_t part_max, size_t all_max);
 void pki_conn_release(struct pki_conn *c); /* forget the frame that was read */
 
@@ -69,8 +69,8 @@ pk_result_t pki_bootstrap_adopt(struct pki_bootstrap *b, pk_result_t code);
 /* The first error again, recorded for this thread without another line; PK_OK when there is none. */
 pk_result_t pki_bootstrap_check(const struct pki_bootstrap *b);
 
-/* Read from rank r. PK_OK: a frame is ready. PK_IN_PROGRESS: none yet, or r left and nobody waits for it, or r asks who is missing
- * (b->asked). Errors (r died, r told of one) are the bootstrap's. */
+/* Read from rank r. PK_OK: a frame is ready. PK_IN_PROGRESS: none yet, or r left and nobody waits for it, or r asks who is
+ * missing (b->asked). Errors (r died, r told of one) are the bootstrap's. */
 pk_result_t pki_bootstrap_receive(struct pki_bootstrap *b, int r, bool needed);
 
 pk_result_t pki_bootstrap_send(struct pki_bootstrap *b, int r, enum pki_frame_type type, const void *data, size_t bytes,
@@ -114,7 +114,8 @@ bool pki_lead_drop(const pk_unique_id_t *id);
 /* ---- bootstrap/net.c: ids and their listeners ---- */
 
 /* Where to listen for an id, ports 0: at loopback, or (not `loopback`, or PK_IFNAME is set) at the likeliest addresses that
- * others reach this process at. `first` (or NULL) is known to be good, and alone where the system does not tell of interfaces. PK_ERR_ARG (PK_IFNAME), PK_ERR_SYSTEM. */
+ * others reach this process at. `first` (or NULL) is known to be good, and alone where the system does not tell of interfaces.
+ * PK_ERR_ARG (PK_IFNAME), PK_ERR_SYSTEM. */
 pk_result_t pki_id_addresses(bool loopback, const struct sockaddr_storage *first, struct pki_id *id);
 
 /* Listen at id's addresses, of which those that do not exist are left out and ports are filled in, write the id, and keep the

@@ -49,10 +49,11 @@ pk_result_t pki_meeting_of_id(const pk_unique_id_t *id, bool listens, struct pki
 void pki_meeting_stop_listening(struct pki_meeting *meeting);
 void pki_meeting_close(struct pki_meeting *meeting);
 
-/* Listen at `count` addresses, at most PKI_MEETING_LISTENERS; ports are filled in. Left out of the list are addresses that this host does
- * not have, those of a family that it does not have or a sandbox denies, and those without a free port of PK_PORTS; where a given port
- * is taken, if `taken_ok`. Else, for an any-address whose port is taken: at `instead` (or NULL), if that is of its family; an
- * any-address of the other family is left out. PK_ERR_SYSTEM: none is left. PK_ERR_ARG (PK_PORTS). Nothing stays open then. */
+/* Listen at `count` addresses, at most PKI_MEETING_LISTENERS; ports are filled in. Left out of the list are addresses that this
+ * host does not have, those of a family that it does not have or a sandbox denies, and those without a free port of PK_PORTS;
+ * where a given port is taken, if `taken_ok`. Else, for an any-address whose port is taken: at `instead` (or NULL), if that is of
+ * its family; an any-address of the other family is left out. PK_ERR_SYSTEM: none is left. PK_ERR_ARG (PK_PORTS). Nothing stays
+ * open then. */
 pk_result_t pki_meeting_listen(struct sockaddr_storage *address, int *count, bool taken_ok, const struct sockaddr_storage *instead,
                                int *listeners);
 

@@ -47,8 +47,8 @@ static void add(struct pki_seek *s, const struct sockaddr_storage *address)
                                                          .timeout_ns = TIMEOUT_NS };
 }
 
-/* A link-local address of IPv6 means something on each of this host's links, and only this host knows their numbers: that of an id is
- * another host's. The user's names one of them. */
+/* A link-local address of IPv6 means something on each of this host's links, and only this host knows their numbers: that of an
+ * id is another host's. The user's names one of them. */
 static void add_scoped(struct pki_seek *s, const struct sockaddr_storage *address)
 {
     struct pki_netif netifs[PKI_NETIF_MAX];
@@ -383,8 +383,8 @@ static bool is_out_of_reach(const struct pki_candidate *c)
     return c->outcome == PKI_SEEK_FAILED && (c->error == ENETUNREACH || c->error == EADDRNOTAVAIL || is_without_family(c->error));
 }
 
-/* All that there is refuses connections, is somebody else, or is out of reach: for how long is that believed? 0: rank 0 may be there.
- * A network that is out of reach may be coming up. */
+/* All that there is refuses connections, is somebody else, or is out of reach: for how long is that believed? 0: rank 0 may be
+ * there. A network that is out of reach may be coming up. */
 static uint64_t nowhere_after_ns(const struct pki_seek *s)
 {
     uint64_t after = GONE_NS;

@@ -12,8 +12,8 @@
 #define CHALLENGE_MAGIC 0x31634b50u /* "PKc1" */
 #define FRAME_MAGIC 0x31624b50u     /* "PKb1" */
 
-/* The id: magic u32, address count u8, listened u8 (2: led, 3: grows), zero[2], secret[16], job[8], then the addresses (util/netif.h); exactly the 128
- * bytes with four of them. */
+/* The id: magic u32, address count u8, listened u8 (2: led, 3: grows), zero[2], secret[16], job[8], then the addresses
+ * (util/netif.h); exactly the 128 bytes with four of them. */
 #define ID_HEAD_BYTES 8
 #define ID_SECRET_AT ID_HEAD_BYTES
 #define ID_JOB_AT (ID_SECRET_AT + PKI_SECRET_BYTES)

@@ -45,8 +45,8 @@ void pki_side_drain(struct pki_engine *engine, struct pki_peer *peer);
 void pki_side_take_messages(struct pki_engine *engine, struct pki_peer *peer);
 /* Of those that join the pair, one that is dead; NULL: none. */
 const struct pki_ep *pki_side_dead_ep(const struct pki_peer *peer);
-/* It is dead or has left, and all that it had sent has been taken: between hosts that may lie in the control channel still. That its
- * process has ended any connection may say, also where a control channel over RDMA has not heard of it. */
+/* It is dead or has left, and all that it had sent has been taken: between hosts that may lie in the control channel still. That
+ * its process has ended any connection may say, also where a control channel over RDMA has not heard of it. */
 bool pki_side_is_lost(const struct pki_peer *peer);
 
 /* mismatch.c */
@@ -72,8 +72,8 @@ void pki_engine_poison(struct pki_engine *engine, pk_result_t code, bool tell);
 /* Unlocked, where the lock is not free: the peers are told by whoever has it next. */
 void pki_engine_poison_unlocked(struct pki_engine *engine, pk_result_t code);
 void pki_failure_tell_rest(struct pki_engine *engine); /* the peers that have not heard of it */
-/* Something with a peer has failed: poison with the endpoint's cause, unless the peers' sockets tell of an earlier and better reason. Without an
- * endpoint, or a cause there, with what this thread has just recorded. */
+/* Something with a peer has failed: poison with the endpoint's cause, unless the peers' sockets tell of an earlier and better
+ * reason. Without an endpoint, or a cause there, with what this thread has just recorded. */
 void pki_engine_attribute_failure(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done,
                       size_t bytes);
 

@@ -102,8 +102,8 @@ static bool sends_step(const struct pki_task *task, const struct pki_peer *peer,
     return true;
 }
 
-/* A grant of GPU memory that crossed an eager message, or of host memory, for which the sender did not wait: the send it speaks of has
- * ended, and nobody would ever ask for it. */
+/* A grant of GPU memory that crossed an eager message, or of host memory, for which the sender did not wait: the send it speaks
+ * of has ended, and nobody would ever ask for it. */
 static bool came_too_late(const struct pki_engine *e, const struct pki_peer *peer, const struct pki_msg *msg)
 {
     bool coll = (msg->flags & PKI_MSG_FLAG_COLL) != 0;
@@ -235,7 +235,8 @@ bool pki_ctrl_poll(struct pki_engine *e, struct pki_peer *peer)
     int n = 0;
 
     while (n < pki_tuning.wait.messages_a_poll && transport->peek(peer->ctrl, &msg, &payload)) {
-        const int cancel = pki_cancel_hold(); /* for calls that do not, as they make no system call unless something else comes up */
+        /* for calls that do not, as they make no system call unless something else comes up */
+        const int cancel = pki_cancel_hold();
 
         dispatch(e, peer, &msg, payload);
         pki_cancel_release(cancel);

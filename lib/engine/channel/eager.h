@@ -23,8 +23,8 @@ static inline bool pki_eager_has_credit(const struct pki_peer *peer, size_t byte
     return peer->eager.out + bytes + sizeof(struct pki_msg) <= PKI_EAGER_CREDIT;
 }
 
-/* There is credit. `msg` has flags, index, sig and op. Unless it is PK_OK nothing has happened: PK_IN_PROGRESS, there is no room now;
- * an error is to be told (pki_ctrl_failed), or shows when the ordinary way is tried. */
+/* There is credit. `msg` has flags, index, sig and op. Unless it is PK_OK nothing has happened: PK_IN_PROGRESS, there is no room
+ * now; an error is to be told (pki_ctrl_failed), or shows when the ordinary way is tried. */
 static inline pk_result_t pki_eager_send(struct pki_engine *e, struct pki_peer *peer, struct pki_msg *msg, const void *payload,
                                          size_t bytes)
 {

@@ -30,7 +30,8 @@ void pki_engine_poison_unlocked(struct pki_engine *e, pk_result_t code)
     atomic_store(&e->failed, code);
 }
 
-/* What the endpoint failed with, and in which operation. Without a cause it is this rank's own trouble, which this thread has just recorded. */
+/* What the endpoint failed with, and in which operation. Without a cause it is this rank's own trouble, which this thread has
+ * just recorded. */
 static void record_cause(pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done, size_t bytes)
 {
     const struct pki_cause *cause = ep != NULL && ep->cause.text[0] != '\0' ? &ep->cause : NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Between hosts a pair of ranks has an endpoint of every transport that can join them. One carries; the others stand by, and carry notes
- * for it when it must talk to its other end though its own control channel does not work.
+ * Between hosts a pair of ranks has an endpoint of every transport that can join them. One carries; the others stand by, and
+ * carry notes for it when it must talk to its other end though its own control channel does not work.
  */
 #include <string.h>
 

@@ -33,7 +33,8 @@ struct frame {
         struct {
             int32_t code, peer;
             char text[256];
-        } failed; /* FRAME_FAILED. FRAME_SHUTDOWN: `code` is why (PKI_BYE_*), `peer` the number of the last collective begun there */
+        } failed; /* FRAME_FAILED. FRAME_SHUTDOWN: `code` is why (PKI_BYE_*), `peer` the number of the last
+                     collective begun there */
         struct {
             uint32_t bytes;
             unsigned char data[PKI_AGREE_WIRE_MAX];

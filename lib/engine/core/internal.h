@@ -140,7 +140,8 @@ pk_result_t pki_signals_open(struct pki_engine *engine);
 void pki_signals_close(struct pki_engine *engine);
 int pki_signals_take(struct pki_engine *engine, struct pki_signal *signal); /* -1: none left */
 void pki_signals_give(struct pki_engine *engine, int slot);
-void pki_signals_expose(struct pki_engine *engine, int slot, const struct pki_signal *signal); /* a stream waits for it, until it is given back */
+/* a stream waits for it, until it is given back */
+void pki_signals_expose(struct pki_engine *engine, int slot, const struct pki_signal *signal);
 void pki_signals_release_all(struct pki_engine *engine); /* unlocked: streams that wait for such words */
 void pki_signals_release_barriers(struct pki_engine *engine); /* unlocked: those that wait in a barrier */
 _Atomic uint32_t *pki_signals_ll(struct pki_engine *engine, int peer, bool send, uint32_t flag);
@@ -151,7 +152,8 @@ void pki_slots_give_new(struct pki_slots *slots, int slot); /* and it is to be g
 void pki_slots_give(struct pki_slots *slots, int slot);
 
 /* progress/watchdog.c */
-/* A stream of this rank waits for a word of the pair's slots to come to `value`: `done` of its own, `start` of the peer's; of cells the other. */
+/* A stream of this rank waits for a word of the pair's slots to come to `value`: `done` of its own, `start` of the peer's; of
+ * cells the other. */
 static inline void pki_watchdog_note(struct pki_peer *peer, bool theirs, int slot, uint32_t value)
 {
     if (peer->let_go != NULL)
@@ -166,19 +168,22 @@ static inline void pki_watchdog_open(_Atomic uint32_t *word, uint32_t value)
 }
 
 /* waiting.c, unlocked: streams of the process that may wait for peers, by the GPU's ordinal and the handle */
-bool pki_waiting_enter(int device, void *stream); /* for one operation more; false: the list of streams is full, it is not in it */
+/* for one operation more; false: the list of streams is full, it is not in it */
+bool pki_waiting_enter(int device, void *stream);
 void pki_waiting_leave(int device, void *stream, bool listed);
 int pki_waiting_limit(const struct pki_engine *engine); /* of streams with value waits; 0: none may have any */
 const atomic_int *pki_waiting_streams(int device); /* how many there are on the GPU; NULL: not counted */
-bool pki_waiting_hold(int device, void *stream, int limit); /* listed: a value wait, if then no more than `limit` streams have one */
+/* listed: a value wait, if then no more than `limit` streams have one */
+bool pki_waiting_hold(int device, void *stream, int limit);
 void pki_waiting_drop(int device, void *stream);
 /* listed: a channel for copies to and from peers, if then no more than `limit` streams of the GPU have one; until given. */
 bool pki_waiting_take_channel(int device, void *stream, int limit);
 void pki_waiting_give_channel(int device, void *stream);
-/* listed: a kernel that waits, until the stream's operations have ended; of one warp (0), or a low-latency one of `ctas`. False: no room.
- * places: as below */
+/* listed: a kernel that waits, until the stream's operations have ended; of one warp (0), or a low-latency one of `ctas`. False:
+ * no room. places: as below */
 bool pki_waiting_occupy(int device, void *stream, int ctas, int places);
-/* Of the GPU's `places` for CTAs that wait, `most` or fewer for the fused collectives of one communicator; 0: there are none left. */
+/* Of the GPU's `places` for CTAs that wait, `most` or fewer for the fused collectives of one communicator; 0: there are none
+ * left. */
 int pki_waiting_reserve(int device, int places, int most);
 void pki_waiting_return(int device, int ctas);
 /* `by` operations more have copies for the library's own queues of the GPU, or fewer if it is negative. */
@@ -196,8 +201,10 @@ void pki_claims_copies(struct pki_task *task);                  /* it has copies
 void pki_claims_give_up(struct pki_task *task);
 
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one */
-bool pki_streams_wait(void); /* may a stream of the process wait for a peer because of an operation? Graphs are not counted (core/waiting.c) */
-/* True: none may, and none begins to until release. For calls of the driver that wait for all work of a GPU and keep other threads out meanwhile. */
+/* may a stream of the process wait for a peer because of an operation? Graphs are not counted (core/waiting.c) */
+bool pki_streams_wait(void);
+/* True: none may, and none begins to until release. For calls of the driver that wait for all work of a GPU and keep other
+ * threads out meanwhile. */
 bool pki_streams_hold(void);
 void pki_streams_release(void);
 

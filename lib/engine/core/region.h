@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that peers may map: this rank's regions, the peers' as they are mapped here, and the host memory of pk_mem_alloc. Locked. */
+/* Memory that peers may map: this rank's regions, the peers' as they are mapped here, and the host memory of pk_mem_alloc.
+ * Locked. */
 #ifndef PKI_ENGINE_REGION_H
 #define PKI_ENGINE_REGION_H
 

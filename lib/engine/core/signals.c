@@ -7,8 +7,8 @@
 
 #include "engine/core/internal.h"
 
-/* Operations in streams leave the last third to what runs for them (pki_stream_admit): copies through host memory have a word each, and
- * an operation ends when they have. */
+/* Operations in streams leave the last third to what runs for them (pki_stream_admit): copies through host memory have a word
+ * each, and an operation ends when they have. */
 #define WORDS (3 * PKI_STREAM_OPERATIONS)
 #define WORD_STRIDE 16   /* in words: one a cache line */
 

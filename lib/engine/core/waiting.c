@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The streams of the process that may wait for peers, whatever by: value waits, which hold hardware queues, and kernels, which hold
- * multiprocessors. What is in one stream runs one behind another, so a stream counts once, with the most that any of its operations takes.
+ * The streams of the process that may wait for peers, whatever by: value waits, which hold hardware queues, and kernels, which
+ * hold multiprocessors. What is in one stream runs one behind another, so a stream counts once, with the most that any of its
+ * operations takes.
  *
- * A kernel that found no multiprocessor would wait for those that have one, whose peers may wait for it. So there is always one for each: the
- * process shares those of a GPU out, in places. Messages take theirs as they come. Fused collectives cannot, since all ranks need the same
- * grid: a communicator has its places from init to destroy, later ones fewer than the first (docs/design/0009).
+ * A kernel that found no multiprocessor would wait for those that have one, whose peers may wait for it. So there is always one
+ * for each: the process shares those of a GPU out, in places. Messages take theirs as they come. Fused collectives cannot, since
+ * all ranks need the same grid: a communicator has its places from init to destroy, later ones fewer than the first
+ * (docs/design/0009).
  */
 #include <pthread.h>
 
@@ -81,7 +83,8 @@ void pki_waiting_leave(int device, void *stream, bool listed)
         return;
     }
     pthread_mutex_lock(&waiting.lock);
-    atomic_fetch_sub(&operations, 1); /* not before: who saw none would keep this thread here, which has yet to let the stream go */
+    /* not before: who saw none would keep this thread here, which has yet to let the stream go */
+    atomic_fetch_sub(&operations, 1);
     s = find(device, stream, false);
     if (s != NULL && --s->ops == 0) {
         count_stream(device, -1);
@@ -268,8 +271,8 @@ void pki_stream_waits(uint64_t *pending, uint64_t *most)
     pthread_mutex_unlock(&waiting.lock);
 }
 
-/* How many streams may hold a queue. None where kernels can wait instead: with more streams than queues the driver puts some behind the wait, be
- * it the only one. */
+/* How many streams may hold a queue. None where kernels can wait instead: with more streams than queues the driver puts some
+ * behind the wait, be it the only one. */
 int pki_waiting_limit(const struct pki_engine *e)
 {
     if (e->limits.connections <= PKI_FEW_QUEUES || e->config.sm_policy != PK_SM_NONE)

@@ -260,8 +260,8 @@ static inline int pki_cell_of_step(uint64_t number, unsigned index)
     return PKI_SIGNAL_SLOTS + PKI_CELLS + (int)((number * PKI_STEPS_A_COLLECTIVE + index) % PKI_CELLS);
 }
 
-/* A step without bytes, of a barrier: peers whose barrier is in a CUDA stream wait for a word, which their GPU sees (stream/barrier.c). A stream
- * writes it itself. */
+/* A step without bytes, of a barrier: peers whose barrier is in a CUDA stream wait for a word, which their GPU sees
+ * (stream/barrier.c). A stream writes it itself. */
 static inline void pki_barrier_arrive(struct pki_peer *peer, uint64_t number, unsigned index)
 {
     _Atomic uint32_t *word = peer->ctrl->signals_theirs != NULL ? &peer->ctrl->signals_theirs[pki_cell_of_step(number, index)].moved : NULL;

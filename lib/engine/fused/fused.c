@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fused collectives: one kernel on each rank, in the caller's stream, that writes into the inboxes of the other ranks and waits for no CPU. The
- * protocol and its proof are in kernels/kernels.h. Here: which operations, their epochs, their turn, and what the CPU still does:
- * keeps the deadline, hears of disagreement, ends the task.
+ * Fused collectives: one kernel on each rank, in the caller's stream, that writes into the inboxes of the other ranks and waits
+ * for no CPU. The protocol and its proof are in kernels/kernels.h. Here: which operations, their epochs, their turn, and what the
+ * CPU still does: keeps the deadline, hears of disagreement, ends the task.
  *
- * A rank whose memory is of another kind does the operation by its ordinary plan. Its first message tells the others (ctrl.c), whose
- * kernels then stand by until their own CPUs have done the same.
+ * A rank whose memory is of another kind does the operation by its ordinary plan. Its first message tells the others (ctrl.c),
+ * whose kernels then stand by until their own CPUs have done the same.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -114,7 +114,8 @@ void pki_engine_fused_start(struct pki_engine *e, int ctas)
 
 /* ---- epochs and turns ---- */
 
-/* The plans of the others let every rank hear of each that does an operation by one. Those of rooted ones do not: it has to be said. */
+/* The plans of the others let every rank hear of each that does an operation by one. Those of rooted ones do not: it has to be
+ * said. */
 static void meet_rooted(struct pki_task *task)
 {
     struct pki_engine *e = task->engine;
@@ -241,8 +242,8 @@ static bool ctas_ended(const struct pki_engine *e, int ctas, uint32_t epoch)
     return true;
 }
 
-/* What nothing has written for long would pass for an epoch to come. No kernel still runs that is as old as what `followed` then becomes; the CTAs
- * may all say the latest, and nobody is missing, while no kernel runs. */
+/* What nothing has written for long would pass for an epoch to come. No kernel still runs that is as old as what `followed` then
+ * becomes; the CTAs may all say the latest, and nobody is missing, while no kernel runs. */
 static void freshen(struct pki_engine *e, uint32_t epoch)
 {
     struct pki_fused *f = &e->fused;
@@ -260,8 +261,8 @@ static void freshen(struct pki_engine *e, uint32_t epoch)
 }
 
 /*
- * All that this communicator has on multiprocessors keeps to its places: the kernel whose turn it is, and one that has been launched early behind
- * it. Kernels in other streams come when it is their turn: a warp waits there before.
+ * All that this communicator has on multiprocessors keeps to its places: the kernel whose turn it is, and one that has been
+ * launched early behind it. Kernels in other streams come when it is their turn: a warp waits there before.
  */
 static pk_result_t await_turn(struct pki_engine *e, const struct pki_queue *queue, int ctas, struct pki_fused_args *args)
 {

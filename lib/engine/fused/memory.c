@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of this rank's GPU that its peers write: rings of low-latency messages (proto/ll.c), behind them inboxes of fused collectives. */
+/* Memory of this rank's GPU that its peers write: rings of low-latency messages (proto/ll.c), behind them inboxes of fused
+ * collectives. */
 #include "engine/fused/fused.h"
 
 static struct pki_iface *gpu_iface(struct pki_engine *e)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the other ranks have this rank's buffers mapped: kernels of fused collectives tell one another, and then go from memory to memory. Nobody
- * waits for it: a buffer that is new to a peer is described to it, with a message to map it, and until the answer has come
- * operations go by way of the inboxes. A mapping that has been told of stands until its owner says that the memory is gone, and the
- * owner does not while an operation is unfinished that may use it.
+ * Where the other ranks have this rank's buffers mapped: kernels of fused collectives tell one another, and then go from memory
+ * to memory. Nobody waits for it: a buffer that is new to a peer is described to it, with a message to map it, and until the
+ * answer has come operations go by way of the inboxes. A mapping that has been told of stands until its owner says that the
+ * memory is gone, and the owner does not while an operation is unfinished that may use it.
  */
 #include "engine/fused/fused.h"
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fused collectives: which operations are, by which kernel, in how many CTAs. All ranks have to decide alike. Measured: docs/design/0009. */
+/* Fused collectives: which operations are, by which kernel, in how many CTAs. All ranks have to decide alike. Measured:
+ * docs/design/0009. */
 #include "engine/fused/fused.h"
 #include "util/dtype.h"
 
@@ -9,7 +10,8 @@ static bool is_common(pk_dtype_t dtype, pk_op_t op)
     return (op == PK_SUM || op == PK_AVG) && (dtype == PK_F32 || dtype == PK_F16 || dtype == PK_BF16);
 }
 
-/* What goes by a kernel. All blocks of a rooted collective cross the root's links, which a plan for more than two ranks can spare them. */
+/* What goes by a kernel. All blocks of a rooted collective cross the root's links, which a plan for more than two ranks can spare
+ * them. */
 static size_t max_bytes(const struct pki_engine *e, enum pki_coll coll)
 {
     const struct pki_tuning_fused *t = &e->config.agreed->fused;
@@ -36,7 +38,8 @@ static bool exchanges(enum pki_coll coll)
     return !pki_coll_shape(coll)->reduces;
 }
 
-/* Most that goes in cells between two. More than PKI_FUSED_BYTES only where it was measured to be faster: allreduce, with all the CTAs that write it. */
+/* Most that goes in cells between two. More than PKI_FUSED_BYTES only where it was measured to be faster: allreduce, with all the
+ * CTAs that write it. */
 static size_t pair_bytes(const struct pki_engine *e, enum pki_coll coll)
 {
     return coll == PKI_COLL_ALLREDUCE && e->config.fused_ctas == PKI_FUSED_CTAS ? PKI_FUSED_PAIR_BYTES : PKI_FUSED_BYTES;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Short blocking sends and receives of host memory without a task: no allocation, no clock, no list. What does not go at once this
- * way, or turns out to be anything else than one message in its turn, goes the ordinary way, from the beginning.
+ * Short blocking sends and receives of host memory without a task: no allocation, no clock, no list. What does not go at once
+ * this way, or turns out to be anything else than one message in its turn, goes the ordinary way, from the beginning.
  */
 #include <sched.h>
 

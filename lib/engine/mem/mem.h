@@ -36,11 +36,12 @@ void pki_region_close_all(struct pki_engine *engine); /* the peers' too */
 void pki_export_release(struct pki_export *exported);
 
 /* import.c: a peer's regions */
-/* Where region `id` of the peer is mapped here; [offset, offset + bytes) must lie in it. PK_IN_PROGRESS: it cannot be mapped before no
- * stream waits. */
+/* Where region `id` of the peer is mapped here; [offset, offset + bytes) must lie in it. PK_IN_PROGRESS: it cannot be mapped
+ * before no stream waits. */
 pk_result_t pki_region_map(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, uint64_t offset, uint64_t bytes,
                            uint64_t *remote);
-/* The same for the host memory that a CTS or OFFER names. `here`: where this process has it mapped, else its address at the peer. */
+/* The same for the host memory that a CTS or OFFER names. `here`: where this process has it mapped, else its address at the
+ * peer. */
 pk_result_t pki_region_map_host(struct pki_engine *engine, struct pki_peer *peer, const struct pki_msg *msg, bool here,
                                 uint64_t *remote);
 /* A description has come, or, without `exported`, more descriptors of it: kept until it is mapped. Takes them over if it
@@ -55,8 +56,8 @@ void pki_region_close_retired(struct pki_engine *engine); /* nothing waits in a 
 void pki_region_tidy(struct pki_engine *engine);          /* close what is to be closed, if that is so */
 void pki_region_close_imports(struct pki_peer *peer);
 
-/* shm_alloc.c: let a CTS or OFFER name the transfer's memory as a region that the peer knows. PK_ERR_UNSUPPORTED, without a record: it is
- * not of pk_mem_alloc. */
+/* shm_alloc.c: let a CTS or OFFER name the transfer's memory as a region that the peer knows. PK_ERR_UNSUPPORTED, without a
+ * record: it is not of pk_mem_alloc. */
 pk_result_t pki_shm_alloc_describe(struct pki_xfer *xfer, struct pki_msg *msg);
 /* s->bytes, rounded up to whole pages, that peers can map: s->fd. -1: here they cannot. */
 pk_result_t pki_shm_alloc_map(struct pki_shm_alloc *s);

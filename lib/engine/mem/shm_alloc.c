@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shareable host memory of this rank (pk_mem_alloc): memfds, which ranks of the host map once, with the first transfer from or to them,
- * and then read and write without the kernel. Regions like those of a GPU (region.c); found here by address.
+ * Shareable host memory of this rank (pk_mem_alloc): memfds, which ranks of the host map once, with the first transfer from or to
+ * them, and then read and write without the kernel. Regions like those of a GPU (region.c); found here by address.
  */
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plans are made once for each (algorithm, root, in place) and kept; of those that nobody uses the oldest go when there are many. */
+/* Plans are made once for each (algorithm, root, in place) and kept; of those that nobody uses the oldest go when there are
+ * many. */
 #include <limits.h>
 #include <stdlib.h>
 

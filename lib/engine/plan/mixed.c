@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives whose send buffer is memory of the host and whose receive buffer is GPU memory, or the other way round. The plan runs in one
- * kind of memory: the other buffer has a staging copy there, filled before the first step or copied out after the last one. If an
- * aggregator makes the sums, the plan runs in host memory, and both buffers may have a staging copy.
+ * Collectives whose send buffer is memory of the host and whose receive buffer is GPU memory, or the other way round. The plan
+ * runs in one kind of memory: the other buffer has a staging copy there, filled before the first step or copied out after the
+ * last one. If an aggregator makes the sums, the plan runs in host memory, and both buffers may have a staging copy.
  */
 #include "engine/plan/plan.h"
 #include "util/dtype.h"
@@ -90,7 +90,8 @@ bool pki_mixed_before(struct pki_task *task, size_t scratch_at)
     return true;
 }
 
-/* Where block `index` of the receive buffer lies. What lies between the blocks of a v-form is none of ours. False: no such block. */
+/* Where block `index` of the receive buffer lies. What lies between the blocks of a v-form is none of ours. False: no such
+ * block. */
 static bool out_block(const struct pki_task *task, uint32_t index, size_t *first, size_t *bytes)
 {
     const struct pki_layout *layout = &task->request.layout;

@@ -62,7 +62,8 @@ void pki_plan_tell(struct pki_task *task); /* `unreported` ranks that this one h
 /* work.c */
 /* Do bytes [from, from + len) of a COPY, a REDUCE or the reduction of a RECV_REDUCE. */
 pk_result_t pki_plan_work(struct pki_task *task, uint32_t step, size_t from, size_t len, const struct pki_queue *queue);
-/* Do, or let the GPU do, what can be done now of a step whose first `avail` bytes may be worked on; `all`: nothing can come on top. */
+/* Do, or let the GPU do, what can be done now of a step whose first `avail` bytes may be worked on; `all`: nothing can come on
+ * top. */
 void pki_plan_look_at_work(struct pki_task *task, uint32_t step, size_t avail, bool all);
 /* Host, RECV_REDUCE: combine what has just come with the step's own operand, from where it is. */
 pk_result_t pki_plan_reduce_from(struct pki_task *task, uint32_t step, size_t at, const void *payload, size_t bytes);

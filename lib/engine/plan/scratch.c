@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scratch memory of collectives: kept from one to the next, and never freed where the driver's free could wait for a waiting stream. */
+/* Scratch memory of collectives: kept from one to the next, and never freed where the driver's free could wait for a waiting
+ * stream. */
 #include <stdlib.h>
 
 #include "engine/plan/plan.h"
@@ -38,8 +39,8 @@ static void drop(struct pki_engine *e, void *ptr, size_t bytes)
     pki_streams_release();
 }
 
-/* *fits: it is long enough; else an entry to be filled again, one that was too short where nothing keeps that from being freed. NULL: all are
- * in use. */
+/* *fits: it is long enough; else an entry to be filled again, one that was too short where nothing keeps that from being freed.
+ * NULL: all are in use. */
 static struct pki_scratch *free_scratch(struct pki_engine *e, enum pki_mem_kind kind, size_t bytes, bool *fits)
 {
     struct pki_scratch *empty = NULL, *too_short = NULL;

@@ -149,7 +149,8 @@ static void check_endpoints(struct pki_engine *e, const struct pki_peer *peer)
     pki_engine_attribute_failure(e, PK_ERR_PEER, &where, dead, 0, 0);
 }
 
-/* Broken connections between hosts are made again, and what was sent goes on: a peer may wait for it while this rank waits for nothing. */
+/* Broken connections between hosts are made again, and what was sent goes on: a peer may wait for it while this rank waits for
+ * nothing. */
 static void recover(struct pki_engine *e)
 {
     for (int i = 0; i < e->ifaces.n; i++)
@@ -182,8 +183,8 @@ static void check_peers(struct pki_engine *e)
     }
 }
 
-/* Behind check_peers: who left may have left because of another, who or whose messenger is polled after it. And behind a round of progress: what has
- * ended may not have been looked at before. */
+/* Behind check_peers: who left may have left because of another, who or whose messenger is polled after it. And behind a round of
+ * progress: what has ended may not have been looked at before. */
 static void check_left(struct pki_engine *e)
 {
     for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)

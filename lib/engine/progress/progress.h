@@ -34,8 +34,8 @@ void pki_service_rest(unsigned idle, bool spins); /* and the service thread, idl
 /* Who waits may keep the CPU: it is this rank's own, and nothing comes by way of the kernel, whose threads would want it. */
 bool pki_engine_spins(const struct pki_engine *engine);
 
-/* sleep.c. Unlocked: sleep until a message comes for any of these engines, 10 ms at most. `naps`: how often the caller has slept in vain. False: it
- * cannot be, or somebody else is at work. */
+/* sleep.c. Unlocked: sleep until a message comes for any of these engines, 10 ms at most. `naps`: how often the caller has slept
+ * in vain. False: it cannot be, or somebody else is at work. */
 bool pki_engines_sleep(const struct pki_awaited *first, unsigned naps);
 /* Wake the thread that does; locked or not, while the control channels are open. */
 void pki_engine_wake(struct pki_engine *engine);

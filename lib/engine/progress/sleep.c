@@ -114,7 +114,8 @@ static bool lie_down(const struct bed *bed, unsigned naps)
     return true;
 }
 
-/* Locked: what this engine adds to the bed. What comes for it from now on rings, or shows at a descriptor. False: nothing would. */
+/* Locked: what this engine adds to the bed. What comes for it from now on rings, or shows at a descriptor. False: nothing
+ * would. */
 static bool make_bed(const struct pki_awaited *a, struct bed *bed)
 {
     struct pki_engine *e = a->engine;

@@ -2,8 +2,8 @@
 /*
  * Operations that do not end: who is late, a line about it, and the deadline.
  *
- * A rank often waits for another that itself waits for the one that is late. So whoever has waited for a while asks everybody how far
- * they are and for whom they wait. Those who wait too answer; those who do not have stopped, or do something else.
+ * A rank often waits for another that itself waits for the one that is late. So whoever has waited for a while asks everybody how
+ * far they are and for whom they wait. Those who wait too answer; those who do not have stopped, or do something else.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,8 @@
 #include "engine/progress/progress.h"
 
 #define WARN_AFTER_NS (5 * PKI_NS_PER_S)
-#define ANSWER_NS (500 * PKI_NS_PER_MS) /* ranks that wait look at their control channels far more often, if the machine lets them */
+/* ranks that wait look at their control channels far more often, if the machine lets them */
+#define ANSWER_NS (500 * PKI_NS_PER_MS)
 #define SOON_NS (200 * PKI_NS_PER_MS)
 
 static bool waits_for(const struct pki_task *task, const struct pki_peer *peer)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Waiting: what a thread does that has nothing to do, and the loop of one that waits for several engines (for one: progress.c). It looks again at once while each rank has a CPU of its own, then
- * leaves the CPU to others, and at last sleeps (sleep.c). A thread that waits for several engines goes by the least patient of them.
+ * Waiting: what a thread does that has nothing to do, and the loop of one that waits for several engines (for one: progress.c).
+ * It looks again at once while each rank has a CPU of its own, then leaves the CPU to others, and at last sleeps (sleep.c). A
+ * thread that waits for several engines goes by the least patient of them.
  */
 #include <sched.h>
 #include <time.h>

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The watchdog: a call of the driver may stand still for as long as a stream waits. Loading a module or freeing memory waits for all work of the
- * GPU, and keeps the calls of other threads out meanwhile (docs/design/0020). A thread that is caught so inside the library has the engine's lock:
- * nobody looks at deadlines, and what the stream waits for may be this very engine's to give. So a thread that calls no driver and takes no
- * engine's lock sees to it that this ends: it fails what has stood for longer than any operation may, and opens, by stores alone, the words that
- * streams and kernels of this rank wait for. Then the driver's calls come back, and the engine's own ways go on.
+ * The watchdog: a call of the driver may stand still for as long as a stream waits. Loading a module or freeing memory waits for
+ * all work of the GPU, and keeps the calls of other threads out meanwhile (docs/design/0020). A thread that is caught so inside
+ * the library has the engine's lock: nobody looks at deadlines, and what the stream waits for may be this very engine's to give.
+ * So a thread that calls no driver and takes no engine's lock sees to it that this ends: it fails what has stood for longer than
+ * any operation may, and opens, by stores alone, the words that streams and kernels of this rank wait for. Then the driver's
+ * calls come back, and the engine's own ways go on.
  */
 #include "engine/progress/progress.h"
 #include "engine/proto/offer.h"

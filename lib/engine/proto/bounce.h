@@ -39,7 +39,8 @@ struct pki_bounce {
 
 /* Slots. */
 pk_result_t pki_bounce_pool_open(struct pki_engine *engine, struct pki_bounce_pool *pool);
-int pki_bounce_buffer_take(struct pki_engine *engine, struct pki_bounce_pool *pool); /* -1: none is free now, or the engine has failed */
+/* -1: none is free now, or the engine has failed */
+int pki_bounce_buffer_take(struct pki_engine *engine, struct pki_bounce_pool *pool);
 void pki_bounce_buffer_give(struct pki_bounce_pool *pool, int slot);
 static inline char *pki_bounce_buffer_at(const struct pki_bounce_pool *pool, int slot)
 {

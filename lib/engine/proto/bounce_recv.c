@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transfers through bounce buffers (bounce.c), the receiver's side: slots for pieces that the sender asks for, and what comes in the control channel for GPU memory. */
+/* Transfers through bounce buffers (bounce.c), the receiver's side: slots for pieces that the sender asks for, and what comes in
+ * the control channel for GPU memory. */
 #include <stdlib.h>
 #include <string.h>
 

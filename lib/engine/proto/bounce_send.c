@@ -82,7 +82,8 @@ static void piece_tell(struct pki_xfer *xfer, struct pki_piece *piece)
 {
     size_t max = xfer->path->iface->caps.msg_payload_max;
 
-    if (xfer->reported < piece->offset) /* pieces before it were put, until the transport was refused, and the receiver is to be told so first */
+    /* pieces before it were put, until the transport was refused, and the receiver is to be told so first */
+    if (xfer->reported < piece->offset)
         return;
     while (piece->moved < piece->len) {
         size_t len = piece->len - piece->moved < max ? piece->len - piece->moved : max;

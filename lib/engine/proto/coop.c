@@ -17,7 +17,8 @@ bool pki_coop_is_even(const struct pki_xfer *xfer)
     return xfer->user.task->plan != NULL && !pki_coll_shape(xfer->user.task->request.algorithm->coll)->rooted;
 }
 
-/* Halves at first: a call of the kernel costs microseconds, and smaller pieces gain nothing (measured). Both ends compute the same. */
+/* Halves at first: a call of the kernel costs microseconds, and smaller pieces gain nothing (measured). Both ends compute the
+ * same. */
 static size_t piece_bytes(const struct pki_xfer *xfer)
 {
     const struct pki_tuning_pair *most = &xfer->engine->config.agreed->pair;
@@ -34,8 +35,8 @@ static bool is_foreign(const struct pki_xfer *xfer)
     return !xfer->path->same_process && !xfer->there.mapped;
 }
 
-/* Where a broadcast writes the other rank has written before if the root changed, and its second-level cache still has those lines: they are waited for
- * one after another, which takes longer than two copies through the control channel. */
+/* Where a broadcast writes the other rank has written before if the root changed, and its second-level cache still has those
+ * lines: they are waited for one after another, which takes longer than two copies through the control channel. */
 static bool changes_hands(const struct pki_xfer *xfer)
 {
     return xfer->user.task->plan != NULL && xfer->user.task->request.algorithm->coll == PKI_COLL_BROADCAST &&
@@ -69,8 +70,8 @@ static bool is_exchanged(const struct pki_xfer *xfer)
     return pki_coop_is_even(xfer) && !xfer->coop.combines;
 }
 
-/* More ranks than cores. The kernel's calls take longer where several look into one another's memory, and each piece waits for its turn at a core: in
- * a collective longer blocks are faster through the control channel then (docs/design/0006). */
+/* More ranks than cores. The kernel's calls take longer where several look into one another's memory, and each piece waits for
+ * its turn at a core: in a collective longer blocks are faster through the control channel then (docs/design/0006). */
 static size_t pays_crowded(const struct pki_xfer *xfer)
 {
     if (xfer->user.task->plan == NULL || !is_foreign(xfer))
@@ -81,8 +82,8 @@ static size_t pays_crowded(const struct pki_xfer *xfer)
                                                           : pki_tuning.p2p.coop_crowded_bytes;
 }
 
-/* The kernel's copy costs microseconds to begin with, and more a page than two copies through a cache that both cores have; where both ranks have
- * much to copy for themselves more than two, wherever they are. */
+/* The kernel's copy costs microseconds to begin with, and more a page than two copies through a cache that both cores have; where
+ * both ranks have much to copy for themselves more than two, wherever they are. */
 bool pki_coop_pays(const struct pki_xfer *xfer)
 {
     if (xfer->engine->config.shares_cpu)
@@ -345,7 +346,8 @@ bool pki_coop_may_get(const struct pki_xfer *xfer)
 /* The sender has failed, and its caller uses the memory for something else, perhaps since before it was read. */
 static bool is_taken_back(const struct pki_xfer *xfer)
 {
-    atomic_thread_fence(memory_order_acquire); /* reads of the memory before this one; the other end sets it, and then lets its callers go */
+    /* reads of the memory before this one; the other end sets it, and then lets its callers go */
+    atomic_thread_fence(memory_order_acquire);
     return xfer->there.mapped && xfer->path->revoked != NULL &&
            atomic_load_explicit(xfer->path->revoked, memory_order_relaxed) != 0;
 }

@@ -102,8 +102,8 @@ static void say_blocked(struct pki_xfer *xfer)
                 "stream waits for an operation, such memory is reached through the host");
 }
 
-/* The receiver's memory cannot be mapped. It takes the first BOUNCE_REQ for word of that, which does not come before the buffer is
- * free: pieces that wait for that would keep slots from transfers on which it depends. */
+/* The receiver's memory cannot be mapped. It takes the first BOUNCE_REQ for word of that, which does not come before the buffer
+ * is free: pieces that wait for that would keep slots from transfers on which it depends. */
 static pk_result_t go_by_bounce(struct pki_xfer *xfer, const struct pki_msg *grant)
 {
     struct pki_peer *peer = xfer->peer;

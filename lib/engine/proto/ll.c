@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Low-latency messages: each peer has a ring in the memory of this rank's GPU that it writes them into, a flag beside every word. The
- * receiver says where. Behind the rings, in the same allocation, are the inboxes of fused collectives (fused/memory.c).
+ * Low-latency messages: each peer has a ring in the memory of this rank's GPU that it writes them into, a flag beside every word.
+ * The receiver says where. Behind the rings, in the same allocation, are the inboxes of fused collectives (fused/memory.c).
  */
 #include "engine/proto/proto.h"
 

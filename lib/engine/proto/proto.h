@@ -95,7 +95,8 @@ void pki_recv_bounce(struct pki_xfer *xfer);
 void pki_recv_rendezvous(struct pki_xfer *xfer);
 bool pki_send_rts(struct pki_xfer *xfer); /* says RTS. False: there was no room */
 void pki_send_cts_arrived(struct pki_xfer *xfer, const struct pki_msg *grant);
-/* Sends to this peer that have waited long for a grant, and were silent so far, say what they are: the peer may expect another transfer. */
+/* Sends to this peer that have waited long for a grant, and were silent so far, say what they are: the peer may expect another
+ * transfer. */
 void pki_send_overdue_rts(struct pki_peer *peer, uint64_t now);
 void pki_send_put_done(struct pki_put *put);
 void pki_recv_advance(struct pki_xfer *xfer);
@@ -112,12 +113,14 @@ void pki_put_failed(struct pki_xfer *xfer, pk_result_t result);
 bool pki_put_refused(const struct pki_xfer *xfer, pk_result_t result);
 
 /* coop.c: long transfers of host memory that both ends move */
-void pki_coop_reserve(struct pki_xfer *xfer);                                /* receive: take a slot for the grant, if it may be shared */
+/* receive: take a slot for the grant, if it may be shared */
+void pki_coop_reserve(struct pki_xfer *xfer);
 pk_result_t pki_coop_offer(struct pki_xfer *xfer);                           /* send */
 void pki_coop_get(struct pki_xfer *xfer);                                    /* receive */
 bool pki_coop_get_ended(struct pki_put *get); /* receive: what it has pulled has landed, or not; true: it has progressed */
 bool pki_coop_may_get(const struct pki_xfer *xfer);                          /* receive that combines */
-bool pki_coop_pays(const struct pki_xfer *xfer);                             /* send, granted; else it goes through the control channel */
+/* send, granted; else it goes through the control channel */
+bool pki_coop_pays(const struct pki_xfer *xfer);
 /* Two copies through the control channel take less time than one by the kernel, as of now. */
 bool pki_coop_is_near(const struct pki_xfer *xfer);
 /* All ranks move as much as any other at the same time: nobody has time to help. */
@@ -164,8 +167,8 @@ int pki_bounce_unpack_ctas(const struct pki_engine *engine, const struct pki_pee
 /* The queue for copies from host memory (up) or to it; NULL: the engine has failed. */
 struct pki_queue *pki_bounce_queue(struct pki_engine *engine, bool up);
 void pki_bounce_close(struct pki_engine *engine);
-/* Under sm_policy NONE the one copy inside the GPU that an exchange out of place has to make, of a rank's own block, goes through the
- * host: by copy engines, where any other copy would be a kernel. */
+/* Under sm_policy NONE the one copy inside the GPU that an exchange out of place has to make, of a rank's own block, goes through
+ * the host: by copy engines, where any other copy would be a kernel. */
 bool pki_bounce_copies(const struct pki_engine *engine, enum pki_coll coll, const struct pki_plan *plan);
 /* Through one slot of those of sends, which the queue's order alone guards: nothing else uses it. */
 pk_result_t pki_bounce_copy(struct pki_engine *engine, const struct pki_queue *queue, int slot, char *dst, const char *src, size_t bytes);
@@ -187,7 +190,8 @@ uint32_t pki_ll_ctas(const struct pki_engine *engine, size_t bytes);
 uint32_t pki_ll_most_ctas(const struct pki_engine *engine); /* of one launch */
 uint64_t *pki_ll_slot(struct pki_engine *engine, int peer, int place);
 uint32_t *pki_ll_arrived(struct pki_engine *engine, int peer, bool send, uint32_t flag);
-uint32_t *pki_ll_moved(struct pki_engine *engine, const struct pki_xfer *xfer); /* the word of the moving kernel's for this transfer */
+/* the word of the moving kernel's for this transfer */
+uint32_t *pki_ll_moved(struct pki_engine *engine, const struct pki_xfer *xfer);
 
 /* What comes into GPU memory from this peer goes through bounce buffers: no transport reaches it. */
 static inline bool pki_bounce_receives(const struct pki_engine *engine, const struct pki_peer *peer)

@@ -71,8 +71,12 @@ pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue)
     struct pki_put *put = &xfer->moves.puts.few[0];
     pk_result_t result;
 
-    *put = (struct pki_put){ .ep = path, .src = (const void *)(xfer->is_send ? here : there), .remote = xfer->is_send ? there : here, /* NOLINT: mapped */
-                             .bytes = xfer->bytes, .queue = queue, .owner = xfer };
+    *put = (struct pki_put){ .ep = path,
+                             .src = (const void *)(xfer->is_send ? here : there), /* NOLINT: mapped */
+                             .remote = xfer->is_send ? there : here,
+                             .bytes = xfer->bytes,
+                             .queue = queue,
+                             .owner = xfer };
     pki_list_init(&put->event.node);
     result = path->iface->transport->put(put);
     if (result != PK_OK)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Barriers in the caller's CUDA stream: each step is a word, in the cell of the step, that the sender's stream writes and the receiver's waits for.
- * Its value is the collective's number, so a cell needs no agreement before it is used again. The messages of the plan go as well, by the
- * engines, when the streams have come to it: for ranks that do the barrier without a stream, and to know when it has ended. No stream waits for them.
+ * Barriers in the caller's CUDA stream: each step is a word, in the cell of the step, that the sender's stream writes and the
+ * receiver's waits for. Its value is the collective's number, so a cell needs no agreement before it is used again. The messages
+ * of the plan go as well, by the engines, when the streams have come to it: for ranks that do the barrier without a stream, and
+ * to know when it has ended. No stream waits for them.
  */
 #include "engine/stream/collective.h"
 #include "engine/stream/stream.h"

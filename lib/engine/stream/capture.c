@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations recorded into CUDA graphs. Both ends of every transfer meet once, while they capture: the receiver grants its buffer and two
- * words: a message's are its own as long as the graph, collectives have theirs in turn (mem/graphs.c). Memory that a peer is
- * to write is described to it then, as for any other transfer, and stays so: the program has registered nothing. Each replay
+ * Operations recorded into CUDA graphs. Both ends of every transfer meet once, while they capture: the receiver grants its buffer
+ * and two words: a message's are its own as long as the graph, collectives have theirs in turn (mem/graphs.c). Memory that a peer
+ * is to write is described to it then, as for any other transfer, and stays so: the program has registered nothing. Each replay
  * passes the words back and forth: start 0 -> 1 by the receiver, -> 0 by the sender; done 0 -> 1 by the sender, -> 0 by the
  * receiver; so both are 0 when the receiver is through. Captured operations match only captured ones, in the order of capture.
  *
- * Three steps, so that nothing has happened when an operation is refused, and so that one thread can capture for several ranks: all are
- * checked; all receives are granted; then all grants are waited for and everything is recorded.
+ * Three steps, so that nothing has happened when an operation is refused, and so that one thread can capture for several ranks:
+ * all are checked; all receives are granted; then all grants are waited for and everything is recorded.
  */
 #include <sched.h>
 #include <stdlib.h>

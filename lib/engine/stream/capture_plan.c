@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives recorded into CUDA graphs: the steps of the plan in the caller's own stream, in an order that lets all ranks' streams come
- * to the end (coll/order.h). Gate slots and scratch memory are those that all captured collectives have in turn
+ * Collectives recorded into CUDA graphs: the steps of the plan in the caller's own stream, in an order that lets all ranks'
+ * streams come to the end (coll/order.h). Gate slots and scratch memory are those that all captured collectives have in turn
  * (mem/graphs.c).
  */
 #include <stdlib.h>

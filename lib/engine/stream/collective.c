@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Collectives in the caller's stream: the call puts the whole plan there, in an order in which no rank's stream stands for ever (coll/order.h).
- * Of each pair of ranks whoever came second moves what goes between them, or each what it sends where they have met (offer.h). A level at a time:
- * first what peers need from this rank, then the copies, then waits for what the peers move. Work on this GPU that takes long goes into a branch
- * (branch.h), beside the copies.
+ * Collectives in the caller's stream: the call puts the whole plan there, in an order in which no rank's stream stands for ever
+ * (coll/order.h). Of each pair of ranks whoever came second moves what goes between them, or each what it sends where they have
+ * met (offer.h). A level at a time: first what peers need from this rank, then the copies, then waits for what the peers move.
+ * Work on this GPU that takes long goes into a branch (branch.h), beside the copies.
  *
- * Where some step cannot be done so, because a peer has host memory or memory that cannot be mapped, the engine does the operation, with
- * the grants and offers that have been exchanged by then.
+ * Where some step cannot be done so, because a peer has host memory or memory that cannot be mapped, the engine does the
+ * operation, with the grants and offers that have been exchanged by then.
  */
 #include "engine/proto/offer.h"
 #include "engine/stream/branch.h"

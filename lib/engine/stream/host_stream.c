@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Host streams: operations one after another, of any communicator. The engine's lock is taken before the stream's, never after. Who
- * waits for a stream drives the engine of its first operation itself, and the service thread keeps off meanwhile.
+ * Host streams: operations one after another, of any communicator. The engine's lock is taken before the stream's, never after.
+ * Who waits for a stream drives the engine of its first operation itself, and the service thread keeps off meanwhile.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -84,8 +84,8 @@ void pki_host_stream_ended(struct pki_host_stream *s, struct pki_task *task)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* From the engine that this thread drives, if it does, to that of the first operation; NULL when there is none. An engine cannot be
- * closed before it is left. */
+/* From the engine that this thread drives, if it does, to that of the first operation; NULL when there is none. An engine cannot
+ * be closed before it is left. */
 static struct pki_engine *enter_next(struct pki_host_stream *s, struct pki_engine *now)
 {
     struct pki_engine *e = NULL;

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operations in the caller's CUDA stream: when a call has returned, all that they take is in queues of GPUs, here or at the peers that call later
- * (docs/design/0041). Messages between GPU memory are moved by the stream of whoever came second (offer.h, move.h), collectives likewise
- * (collective.c), barriers are words (barrier.c), and the rest is one kernel a rank (engine/fused/fused.c).
+ * Operations in the caller's CUDA stream: when a call has returned, all that they take is in queues of GPUs, here or at the peers
+ * that call later (docs/design/0041). Messages between GPU memory are moved by the stream of whoever came second (offer.h,
+ * move.h), collectives likewise (collective.c), barriers are words (barrier.c), and the rest is one kernel a rank
+ * (engine/fused/fused.c).
  *
- * What is left is signalled: the stream opens `ready` when it comes to the operation and waits for `release`, and the engine works in between. That
- * is host memory at either end, memory of a peer that cannot be mapped, sums of long blocks, and messages beside collectives in one group.
- * Copies of the library's own queues, which do that, never wait. While the process has any left, of an operation among more than two ranks, no
- * stream copies by itself: a copy that waits there may share a channel with them.
+ * What is left is signalled: the stream opens `ready` when it comes to the operation and waits for `release`, and the engine
+ * works in between. That is host memory at either end, memory of a peer that cannot be mapped, sums of long blocks, and messages
+ * beside collectives in one group. Copies of the library's own queues, which do that, never wait. While the process has any left,
+ * of an operation among more than two ranks, no stream copies by itself: a copy that waits there may share a channel with them.
  *
- * A pending wait by a stream memory operation holds one of the process's hardware queues, and what the driver puts into that queue behind it,
- * of any stream, stands still. With few streams it avoids such queues; with 64 some were stuck behind two waits. So where kernels are allowed
- * waits are kernels, of one warp or the moving one, which are counted too: a GPU has room for 128 kernels at a time. (They hold
- * a queue once something is put behind them: docs/design/0024.) Elsewhere value waits are counted and refused beyond half of the queues: up to 3 of 8 hurt 16 other
- * streams not at all, with 4 some stand still, with 6 all kernels do (docs/design/0002). With one or two queues whatever follows a wait in its
- * stream holds up the kernels of all streams, though not copies to a peer: there a send never waits in the stream before its copy, and what needs
- * a kernel of the library is done inside the call.
+ * A pending wait by a stream memory operation holds one of the process's hardware queues, and what the driver puts into that
+ * queue behind it, of any stream, stands still. With few streams it avoids such queues; with 64 some were stuck behind two waits.
+ * So where kernels are allowed waits are kernels, of one warp or the moving one, which are counted too: a GPU has room for 128
+ * kernels at a time. (They hold a queue once something is put behind them: docs/design/0024.) Elsewhere value waits are counted
+ * and refused beyond half of the queues: up to 3 of 8 hurt 16 other streams not at all, with 4 some stand still, with 6 all
+ * kernels do (docs/design/0002). With one or two queues whatever follows a wait in its stream holds up the kernels of all
+ * streams, though not copies to a peer: there a send never waits in the stream before its copy, and what needs a kernel of the
+ * library is done inside the call.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -99,8 +101,8 @@ static void do_within_call(struct pki_task *task)
     task->request.stream = PK_BLOCKING;
 }
 
-/* Room for one more operation. A stream's launch queue has some 1,000 places, and the driver keeps whoever fills it, with the lock: so
- * half as many operations as there are words for, if others have begun that will end. */
+/* Room for one more operation. A stream's launch queue has some 1,000 places, and the driver keeps whoever fills it, with the
+ * lock: so half as many operations as there are words for, if others have begun that will end. */
 static bool has_room(const struct pki_engine *e)
 {
     return e->signals.nfree >= 2 + 2 * PKI_STREAM_OPERATIONS ||
@@ -177,8 +179,8 @@ static bool moves_itself(const struct pki_task *task)
            !pki_task_is_to_self(task) && !pki_bounce_receives(task->engine, task->xfer->peer);
 }
 
-/* Receives of one group from one peer in one stream are free at the same moment: the sender has to wait for the first only. Their words
- * are written from the last to the first (pki_stream_open), so that none is written when the sender is past it. */
+/* Receives of one group from one peer in one stream are free at the same moment: the sender has to wait for the first only. Their
+ * words are written from the last to the first (pki_stream_open), so that none is written when the sender is past it. */
 static bool begin_receive(struct pki_task *task)
 {
     struct pki_xfer *xfer = task->xfer;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The low-latency messages of a group are one launch: a launch costs the CPU more than a short message takes, and so does the end of one kernel
- * and the start of the next on the GPU.
+ * The low-latency messages of a group are one launch: a launch costs the CPU more than a short message takes, and so does the end
+ * of one kernel and the start of the next on the GPU.
  *
- * Sends wait for nothing, and their peers' receives wait for them: no CTA of a send may have to wait for one of a receive. So both are in
- * one launch only where each message has its own CTAs, sends first.
+ * Sends wait for nothing, and their peers' receives wait for them: no CTA of a send may have to wait for one of a receive. So
+ * both are in one launch only where each message has its own CTAs, sends first.
  */
 #include "engine/stream/stream.h"
 
@@ -32,7 +32,8 @@ void pki_ll_row_add(struct pki_task *task, const struct pki_ll_op *op)
     row->ctas += (int)op->ctas;
 }
 
-/* Receives hold their CTAs until the peers have sent: as many as one message of the row may, if all are too many beside other streams. */
+/* Receives hold their CTAs until the peers have sent: as many as one message of the row may, if all are too many beside other
+ * streams. */
 static int ctas_of(const struct pki_engine *e, const struct pki_ll_row *row)
 {
     int all = row->ctas < (int)pki_ll_most_ctas(e) ? row->ctas : (int)pki_ll_most_ctas(e);

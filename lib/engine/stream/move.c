@@ -93,7 +93,8 @@ static bool any_copy(const struct messages *m)
 static void move(struct pki_engine *e, struct messages *m)
 {
     bool kernels = pki_move_by_kernel(e);
-    struct pki_rule_channels channels = { .held = !kernels || (any_copy(m) && pki_move_take_channel(m->tasks[0])) }; /* without kernels the wait has one */
+    /* without kernels the wait has one */
+    struct pki_rule_channels channels = { .held = !kernels || (any_copy(m) && pki_move_take_channel(m->tasks[0])) };
 
     pki_rule(m->parts, m->n, kernels, &channels, m->places);
     copy_all(m, PKI_RULE_COPY_FIRST);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A message to the own rank with both ends in CUDA streams, in one call or two. Whichever end is called second copies in its stream,
- * behind the other's `ready`, and opens the other's `release`; the engine sees the end alone (engine/proto/self.c). Locked.
+ * A message to the own rank with both ends in CUDA streams, in one call or two. Whichever end is called second copies in its
+ * stream, behind the other's `ready`, and opens the other's `release`; the engine sees the end alone (engine/proto/self.c).
+ * Locked.
  */
 #ifndef PKI_ENGINE_STREAM_SELF_H
 #define PKI_ENGINE_STREAM_SELF_H

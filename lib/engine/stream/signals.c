@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Words that a call puts into the caller's stream are collected and handed to the driver in one call where order allows it: each call costs
- * a microsecond, and so does each of its own in the stream. What is collected is in the stream's order; a copy or kernel may go in front of
- * "done" words of earlier copies alone.
+ * Words that a call puts into the caller's stream are collected and handed to the driver in one call where order allows it: each
+ * call costs a microsecond, and so does each of its own in the stream. What is collected is in the stream's order; a copy or
+ * kernel may go in front of "done" words of earlier copies alone.
  */
 #include "engine/stream/move.h"
 #include "engine/stream/stream.h"
@@ -115,7 +115,8 @@ void pki_stream_before_wait(const struct pki_task *task)
         pki_stream_flush(task->engine);
 }
 
-/* A word and a wait in one call with no copy between the last wait and them: the peer sees the word late (measured, docs/design/0015). */
+/* A word and a wait in one call with no copy between the last wait and them: the peer sees the word late (measured,
+ * docs/design/0015). */
 void pki_stream_before_last_wait(const struct pki_task *task)
 {
     struct pki_signal_batch *b = batch_of(task);

@@ -31,8 +31,8 @@ void pki_stream_worked(const struct pki_task *task); /* something was put into t
 void pki_stream_flush(struct pki_engine *engine);
 void pki_stream_restart(struct pki_engine *engine); /* flushed, and nothing is known of any stream */
 
-/* ll_row.c: low-latency messages of a call, for one launch; in the stream they come behind the words of the batch. To be launched before
- * anything that waits. */
+/* ll_row.c: low-latency messages of a call, for one launch; in the stream they come behind the words of the batch. To be launched
+ * before anything that waits. */
 void pki_ll_row_add(struct pki_task *task, const struct pki_ll_op *op);
 void pki_ll_row_launch(struct pki_engine *engine);
 

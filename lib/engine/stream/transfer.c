@@ -8,9 +8,10 @@ static bool waits_for_cts(const struct pki_xfer *xfer)
 }
 
 /*
- * The peer has probably called at the same time, and its grant is on the way: then both move what they send, and short messages go by
- * low-latency kernels. Who is ahead of a peer waits for it here, and so they meet the next time. Waits in vain take a fiftieth of the time at most,
- * of which up to gpu.meet_saved_ns are saved: who has come far ahead catches up within a few operations.
+ * The peer has probably called at the same time, and its grant is on the way: then both move what they send, and short messages
+ * go by low-latency kernels. Who is ahead of a peer waits for it here, and so they meet the next time. Waits in vain take a
+ * fiftieth of the time at most, of which up to gpu.meet_saved_ns are saved: who has come far ahead catches up within a few
+ * operations.
  */
 static uint64_t meeting_budget(struct pki_peer *peer, uint64_t now)
 {

@@ -3,9 +3,10 @@
  * GPU memory to GPU memory of another rank on the same host: the peer's memory is mapped here, and a copy engine of the local GPU
  * writes it. Carries no messages; the pair's control channel is another transport's.
  *
- * Each peer has a copy queue of its own, and long copies to other GPUs have one for all peers. Nothing ever waits in them: the engine puts only what
- * both sides are ready for. So a put always ends by itself. Behind its last byte the queue writes the peer's word, and then a word here
- * that counts the puts of the queue; progress compares that count, and never asks the driver while all goes well.
+ * Each peer has a copy queue of its own, and long copies to other GPUs have one for all peers. Nothing ever waits in them: the
+ * engine puts only what both sides are ready for. So a put always ends by itself. Behind its last byte the queue writes the
+ * peer's word, and then a word here that counts the puts of the queue; progress compares that count, and never asks the driver
+ * while all goes well.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -153,7 +154,8 @@ static void queue_progress(struct copy_queue *q)
     }
 }
 
-/* Copies end by themselves, so this is short; a copy that does not is left to the driver, and its put is given back unfinished. */
+/* Copies end by themselves, so this is short; a copy that does not is left to the driver, and its put is given back
+ * unfinished. */
 static void queue_drain(struct copy_queue *q)
 {
     uint64_t deadline = pki_now_ns() + DRAIN_NS;

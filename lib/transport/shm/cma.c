@@ -11,7 +11,8 @@
 #include "util/clock.h"
 #include "util/copy.h"
 
-/* Reading proves all that writing needs: that peer_pid means the peer in this process's namespace, and that the kernel lets us. */
+/* Reading proves all that writing needs: that peer_pid means the peer in this process's namespace, and that the kernel lets
+ * us. */
 bool pki_shm_cma_works(const struct pki_ep *ep, const struct pki_shm_hello *theirs)
 {
     uint8_t nonce[PKI_SHM_NONCE_BYTES] = { 0 };
@@ -75,7 +76,8 @@ static ssize_t vm_move(const struct pki_put *put, bool writes, size_t done, size
     return writes ? process_vm_writev(pid, &local, 1, &remote, 1, 0) : process_vm_readv(pid, &local, 1, &remote, 1, 0);
 }
 
-/* Can this process read the byte there, and write it if `writes`? As the kernel sees it, for here a bad address would be the end. */
+/* Can this process read the byte there, and write it if `writes`? As the kernel sees it, for here a bad address would be the
+ * end. */
 static bool is_mine(char *at, bool writes)
 {
     char byte;
@@ -98,9 +100,9 @@ static pk_result_t bad_address(struct pki_put *put, bool writes, size_t done)
                        writes == peers ? "written" : "read", done);
 }
 
-/* It worked at init: this process or the peer has dropped its privileges or gone into a sandbox since. What the peer's memory was to have comes by messages
- * then, and all that follows. So it does where there is no such process: the peer's socket tells that it has ended, if it has and not only its first
- * thread. */
+/* It worked at init: this process or the peer has dropped its privileges or gone into a sandbox since. What the peer's memory was
+ * to have comes by messages then, and all that follows. So it does where there is no such process: the peer's socket tells that
+ * it has ended, if it has and not only its first thread. */
 static pk_result_t refused(struct pki_put *put, bool writes)
 {
     struct pki_shm_iface *iface = (struct pki_shm_iface *)(void *)put->ep->iface;
@@ -132,7 +134,8 @@ static pk_result_t move_all(struct pki_put *put, bool writes)
     return PK_OK;
 }
 
-/* Begin with the peer's memory, if it is still granted; sequentially consistent, as the peer's look is. Else the move is put aside. */
+/* Begin with the peer's memory, if it is still granted; sequentially consistent, as the peer's look is. Else the move is put
+ * aside. */
 static bool enter(struct pki_put *put)
 {
     struct pki_shm_header *header = &pki_shm_ep_of(put->ep)->theirs->header;

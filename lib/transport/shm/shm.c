@@ -22,7 +22,8 @@
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-/* An inbox that nobody uses: the memory is not allocated. That there is no descriptor or memory left now is an error of the communicator that wants one. */
+/* An inbox that nobody uses: the memory is not allocated. That there is no descriptor or memory left now is an error of the
+ * communicator that wants one. */
 static bool can_make_inbox(struct pki_probe *probe)
 {
     int fd = pki_memfd_create("pickle-probe");

@@ -12,10 +12,10 @@
  * in one piece, at a position that counts bytes from the beginning of time; where a piece would cross the end of the area the
  * writer skips to the start. The reader says how far it has read, cells and data, in one word of the header.
  *
- * Between ranks that answer each other a payload of up to 4 KiB lies in one of two slots instead, message n's in slot n mod 2: lines
- * that both cores had a moment ago cost half of what those cost that come round once in 256 KiB. The writer must know that the
- * message before in that slot has been read: every message says how many of the other direction have been taken. For up to 8 KiB
- * there is one slot more, used when all before have been read: two of that size would not stay in a first-level cache.
+ * Between ranks that answer each other a payload of up to 4 KiB lies in one of two slots instead, message n's in slot n mod 2:
+ * lines that both cores had a moment ago cost half of what those cost that come round once in 256 KiB. The writer must know that
+ * the message before in that slot has been read: every message says how many of the other direction have been taken. For up to 8
+ * KiB there is one slot more, used when all before have been read: two of that size would not stay in a first-level cache.
  *
  * The peer may be broken. What it can write is checked before it is used: nothing it writes makes this process touch memory
  * outside the inbox, and the seals keep it from shrinking what is mapped here.
@@ -44,8 +44,9 @@
 
 /*
  * word[0]: lower half the stamp, number of the message + 1 (so that a new inbox, all zeros, holds none); upper half the shape.
- * word[1..2]: the first 16 bytes of struct pki_msg. LONG: word[3..6] the other 32. OUTSIDE: word[7] is the position of the payload
- * in the data area. BOUNCE_CREDIT: the payload is in the message's slot. Else it begins at word[3], or at word[7] when LONG.
+ * word[1..2]: the first 16 bytes of struct pki_msg. LONG: word[3..6] the other 32. OUTSIDE: word[7] is the position of the
+ * payload in the data area. BOUNCE_CREDIT: the payload is in the message's slot. Else it begins at word[3], or at word[7] when
+ * LONG.
  */
 struct pki_shm_cell {
     union {
@@ -64,10 +65,10 @@ struct pki_shm_cell {
 #define PKI_SHM_INLINE_SHORT_AT 24u
 #define PKI_SHM_INLINE_LONG_AT 56u
 
-/* taken: how far the owner of the inbox has read: cells in the lower half, position in the data area in the upper. wake word: the owner
- * sleeps, or is about to; who writes a message clears it and wakes the owner there. revoked: the owner's memory is no longer the peer's to
- * read or write; at_work: the peer is at it. The owner sets one and looks at the other, the peer the other way round. probe: written now
- * and then for the owner to time how long it takes to read; the value is of no account. */
+/* taken: how far the owner of the inbox has read: cells in the lower half, position in the data area in the upper. wake word: the
+ * owner sleeps, or is about to; who writes a message clears it and wakes the owner there. revoked: the owner's memory is no
+ * longer the peer's to read or write; at_work: the peer is at it. The owner sets one and looks at the other, the peer the other
+ * way round. probe: written now and then for the owner to time how long it takes to read; the value is of no account. */
 struct pki_shm_header {
     _Atomic uint64_t taken;
     _Atomic uint32_t wake_word;
@@ -180,8 +181,8 @@ bool pki_shm_peek(struct pki_ep *ep, struct pki_msg *msg, const void **payload);
 void pki_shm_pop(struct pki_ep *ep);
 
 /* Read a cell whose first word was `head`. False: no writer of this layout makes such a cell. *payload is the offset of
- * msg->payload bytes, in the data area or the slots behind it if `outside`, else in the cell; both are in bounds. Pure; reads each word once at most,
- * for the peer may change them meanwhile. */
+ * msg->payload bytes, in the data area or the slots behind it if `outside`, else in the cell; both are in bounds. Pure; reads
+ * each word once at most, for the peer may change them meanwhile. */
 struct pki_shm_place {
     bool outside;
     uint32_t offset;

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPTIONS_MAX 40 /* of a table */
+#define OPTIONS_MAX 40  /* of a table */
 #define FIRST_INDEX 256 /* what getopt_long returns for a long option: this and its place in the table */
 
 static const char *program_name = "?";
@@ -103,12 +103,23 @@ static void take(const struct argument *a, char *value)
     else
         (void)snprintf(what, sizeof what, "-%c", a->letter);
     switch (a->kind) {
-    case ARGUMENT_IS_FLAG: store(a, 1); break;
-    case ARGUMENT_IS_WHOLE: store(a, argument_size(what, value, a->least, a->most)); break;
-    case ARGUMENT_IS_REAL: *(double *)a->to = real(what, value, a->least, a->most); break;
-    case ARGUMENT_IS_WORD: store(a, (size_t)argument_word(what, value != NULL ? value : a->otherwise, a->words)); break;
-    case ARGUMENT_IS_TEXT: *(const char **)a->to = value; break;
-    default: a->take(value);
+    case ARGUMENT_IS_FLAG:
+        store(a, 1);
+        break;
+    case ARGUMENT_IS_WHOLE:
+        store(a, argument_size(what, value, a->least, a->most));
+        break;
+    case ARGUMENT_IS_REAL:
+        *(double *)a->to = real(what, value, a->least, a->most);
+        break;
+    case ARGUMENT_IS_WORD:
+        store(a, (size_t)argument_word(what, value != NULL ? value : a->otherwise, a->words));
+        break;
+    case ARGUMENT_IS_TEXT:
+        *(const char **)a->to = value;
+        break;
+    default:
+        a->take(value);
     }
 }
 
@@ -122,7 +133,9 @@ static _Noreturn void show(const char *usage, bool asked)
 static void describe(const struct argument *table, char *letters, struct option *options)
 {
     for (int i = 0; table[i].kind != ARGUMENT_NO_MORE; i++) {
-        int has = table[i].kind == ARGUMENT_IS_FLAG ? no_argument : table[i].otherwise == NULL ? required_argument : optional_argument;
+        int has = table[i].kind == ARGUMENT_IS_FLAG ? no_argument
+                  : table[i].otherwise == NULL      ? required_argument
+                                                    : optional_argument;
 
         if (i == OPTIONS_MAX)
             abort();
@@ -139,7 +152,8 @@ static void describe(const struct argument *table, char *letters, struct option 
     *letters = '\0';
 }
 
-int arguments_parse(const char *program, const char *usage, const struct argument *table, int least, int most, int argc, char **argv)
+int arguments_parse(const char *program, const char *usage, const struct argument *table, int least, int most, int argc,
+                    char **argv)
 {
     char letters[3 * OPTIONS_MAX + 2];
     struct option options[OPTIONS_MAX + 2] = { { 0 } };

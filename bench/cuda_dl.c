@@ -58,18 +58,50 @@ struct entry {
     size_t offset;
 };
 
-#define ENTRY(function) { .name = #function, .offset = offsetof(struct driver, function) }
+#define ENTRY(function) \
+    { \
+        .name = #function, .offset = offsetof(struct driver, function) \
+    }
 static const struct entry entries[] = {
-    ENTRY(cuInit), ENTRY(cuDeviceGetCount), ENTRY(cuDeviceGet), ENTRY(cuDeviceGetName), ENTRY(cuDeviceGetAttribute),
+    ENTRY(cuInit),
+    ENTRY(cuDeviceGetCount),
+    ENTRY(cuDeviceGet),
+    ENTRY(cuDeviceGetName),
+    ENTRY(cuDeviceGetAttribute),
     ENTRY(cuDeviceGetPCIBusId),
-    ENTRY(cuGetErrorString), ENTRY(cuDevicePrimaryCtxRetain), ENTRY(cuCtxSetCurrent), ENTRY(cuCtxSynchronize),
-    ENTRY(cuMemAlloc_v2), ENTRY(cuMemFree_v2),
-    ENTRY(cuMemHostAlloc), ENTRY(cuMemFreeHost), ENTRY(cuMemcpyAsync), ENTRY(cuMemsetD8Async), ENTRY(cuStreamCreate), ENTRY(cuStreamCreateWithPriority),
-    ENTRY(cuStreamDestroy_v2), ENTRY(cuStreamSynchronize), ENTRY(cuStreamQuery), ENTRY(cuStreamWaitEvent), ENTRY(cuEventCreate),
-    ENTRY(cuEventDestroy_v2), ENTRY(cuEventRecord), ENTRY(cuEventQuery), ENTRY(cuEventElapsedTime), ENTRY(cuIpcGetMemHandle),
-    ENTRY(cuIpcOpenMemHandle_v2), ENTRY(cuIpcCloseMemHandle), ENTRY(cuStreamBeginCapture_v2), ENTRY(cuStreamEndCapture),
-    ENTRY(cuGraphInstantiateWithFlags), ENTRY(cuGraphDestroy), ENTRY(cuGraphLaunch), ENTRY(cuGraphExecDestroy),
-    ENTRY(cuModuleLoadData), ENTRY(cuModuleGetFunction), ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor),
+    ENTRY(cuGetErrorString),
+    ENTRY(cuDevicePrimaryCtxRetain),
+    ENTRY(cuCtxSetCurrent),
+    ENTRY(cuCtxSynchronize),
+    ENTRY(cuMemAlloc_v2),
+    ENTRY(cuMemFree_v2),
+    ENTRY(cuMemHostAlloc),
+    ENTRY(cuMemFreeHost),
+    ENTRY(cuMemcpyAsync),
+    ENTRY(cuMemsetD8Async),
+    ENTRY(cuStreamCreate),
+    ENTRY(cuStreamCreateWithPriority),
+    ENTRY(cuStreamDestroy_v2),
+    ENTRY(cuStreamSynchronize),
+    ENTRY(cuStreamQuery),
+    ENTRY(cuStreamWaitEvent),
+    ENTRY(cuEventCreate),
+    ENTRY(cuEventDestroy_v2),
+    ENTRY(cuEventRecord),
+    ENTRY(cuEventQuery),
+    ENTRY(cuEventElapsedTime),
+    ENTRY(cuIpcGetMemHandle),
+    ENTRY(cuIpcOpenMemHandle_v2),
+    ENTRY(cuIpcCloseMemHandle),
+    ENTRY(cuStreamBeginCapture_v2),
+    ENTRY(cuStreamEndCapture),
+    ENTRY(cuGraphInstantiateWithFlags),
+    ENTRY(cuGraphDestroy),
+    ENTRY(cuGraphLaunch),
+    ENTRY(cuGraphExecDestroy),
+    ENTRY(cuModuleLoadData),
+    ENTRY(cuModuleGetFunction),
+    ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor),
     ENTRY(cuLaunchKernel),
 };
 
@@ -171,7 +203,8 @@ int gpu_count(void)
 
 int gpu_of_rank(void)
 {
-    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", "PK_RANK" };
+    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK",
+                                         "PK_RANK" };
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const char *value = getenv(names[i]);

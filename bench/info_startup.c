@@ -157,10 +157,13 @@ static void print(const struct board *b, int size)
         init = b->init_kib[r] > init ? b->init_kib[r] : init;
         used = b->used_kib[r] > used ? b->used_kib[r] : used;
     }
-    printf("pk_comm_init_rank, %d processes, the slowest of them: the first %.1f ms, then median %.1f, best %.1f, worst %.1f ms of %d\n",
-           size, slowest(b, 0, size), later[(ROUNDS - 1) / 2], later[0], later[ROUNDS - 2], ROUNDS - 1);
-    printf("memory of a process (its share, the largest of them): a communicator %.0f KiB; after an alltoall of 16 KiB, all that the "
-           "process has %.0f KiB\n", init, used);
+    printf(
+        "pk_comm_init_rank, %d processes, the slowest of them: the first %.1f ms, then median %.1f, best %.1f, worst %.1f ms of %d\n",
+        size, slowest(b, 0, size), later[(ROUNDS - 1) / 2], later[0], later[ROUNDS - 2], ROUNDS - 1);
+    printf(
+        "memory of a process (its share, the largest of them): a communicator %.0f KiB; after an alltoall of 16 KiB, all that the "
+        "process has %.0f KiB\n",
+        init, used);
 }
 
 static pid_t start(const char *self, int fd, int rank, int size)

@@ -193,7 +193,8 @@ static void explain(const struct perf_run *run, struct perf_row *row)
     row->explanation.struct_size = sizeof row->explanation;
     if (kind >= 0)
         perf_must(pk_explain(run->comm, (pk_op_kind_t)kind, row->size.count, o->dtype, o->cuda ? PK_MEM_DEVICE : PK_MEM_HOST,
-                             perf_in_place(run), peer, &row->explanation), "pk_explain");
+                             perf_in_place(run), peer, &row->explanation),
+                  "pk_explain");
 }
 
 static void set_bandwidth(const struct perf_run *run, struct perf_row *row)

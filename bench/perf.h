@@ -49,7 +49,7 @@ enum perf_origin {
     PERF_OF_PEER,  /* the rank that sends to this one */
     PERF_OF_BLOCK, /* block i is rank i's */
     PERF_OF_ROOT,
-    PERF_OF_ALL    /* reduced over all ranks */
+    PERF_OF_ALL /* reduced over all ranks */
 };
 
 enum perf_in_place {
@@ -62,14 +62,14 @@ enum perf_in_place {
 /* What the benchmark knows of an operation: one entry of a table. */
 struct perf_operation {
     const char *name;
-    int kind;                          /* pk_op_kind_t; -1: none of the library's */
+    int kind; /* pk_op_kind_t; -1: none of the library's */
     enum perf_shape source, result;
     bool source_at_root, result_at_root;
     enum perf_origin origin;
-    bool own_part;                     /* the result is the origins' block with this rank's number, not their whole source */
-    bool uneven;                       /* ranks' parts differ in length (see perf_length) */
-    enum perf_in_place in_place;       /* with a root: there alone */
-    bool nccl;                         /* NCCL has it, or sends and receives that make it */
+    bool own_part;                      /* the result is the origins' block with this rank's number, not their whole source */
+    bool uneven;                        /* ranks' parts differ in length (see perf_length) */
+    enum perf_in_place in_place;        /* with a root: there alone */
+    bool nccl;                          /* NCCL has it, or sends and receives that make it */
     double (*bus_factor)(double ranks); /* of nccl-tests: bus bandwidth to algorithm bandwidth */
 };
 
@@ -77,7 +77,7 @@ struct perf_options {
     enum perf_op op;
     enum perf_memory memory;
     pk_op_t reduction;
-    int root; /* -1: each rank in turn */
+    int root;                  /* -1: each rank in turn */
     enum perf_pattern pattern; /* of sendrecv */
     enum perf_ending ending;
     size_t begin_bytes, end_bytes;
@@ -120,17 +120,17 @@ struct perf_run {
     const struct perf_library *library; /* whose turn it is */
     struct perf_nccl *nccl;             /* NULL: not asked for */
     int rank, size;
-    int root;                           /* of the next operation */
-    struct perf_layout layout;          /* of the present size */
+    int root;                  /* of the next operation */
+    struct perf_layout layout; /* of the present size */
     int gpu;
     pk_stream_t stream;
-    size_t capacity_bytes;  /* of each of the buffers, without slack */
+    size_t capacity_bytes; /* of each of the buffers, without slack */
     size_t buffer_bytes;
     char *send_buffer, *recv_buffer;
-    char *staging;          /* host memory where the checks look; the buffers themselves on the host */
+    char *staging; /* host memory where the checks look; the buffers themselves on the host */
     FILE *csv, *json;
     bool first_row;
-    double ratio;           /* to the bare copy, of the last row */
+    double ratio; /* to the bare copy, of the last row */
 };
 
 /* One size. */
@@ -146,12 +146,12 @@ struct perf_times {
 
 struct perf_row {
     struct perf_size size;
-    struct perf_times times;     /* the worst of the ranks, of each */
+    struct perf_times times; /* the worst of the ranks, of each */
     double algorithm_gbps, bus_gbps;
-    uint64_t wrong;              /* elements, over all ranks; meaningless without -c 1 */
-    double bare_gbps;            /* of the bare copy; 0 not measured */
+    uint64_t wrong;               /* elements, over all ranks; meaningless without -c 1 */
+    double bare_gbps;             /* of the bare copy; 0 not measured */
     struct perf_times nccl_times; /* as times; median 0: not measured */
-    double nccl_ratio;           /* NCCL's time / the library's */
+    double nccl_ratio;            /* NCCL's time / the library's */
     uint64_t nccl_wrong;
     pk_explanation_t explanation;
 };

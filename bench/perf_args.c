@@ -63,8 +63,15 @@ const char *perf_pattern_name(enum perf_pattern pattern)
     return pattern_names[pattern];
 }
 
-static struct perf_options o = { .pattern = PERF_BIDIR, .begin_bytes = 8, .end_bytes = (size_t)32 << 20, .factor = 2, .iterations = 20,
-                                 .warmup = 5, .dtype = PK_F32, .check = true, .gpu = -1 };
+static struct perf_options o = { .pattern = PERF_BIDIR,
+                                 .begin_bytes = 8,
+                                 .end_bytes = (size_t)32 << 20,
+                                 .factor = 2,
+                                 .iterations = 20,
+                                 .warmup = 5,
+                                 .dtype = PK_F32,
+                                 .check = true,
+                                 .gpu = -1 };
 static int ending = -1;
 
 static void take_type(char *value)

@@ -43,8 +43,8 @@ void perf_bare_measure(struct perf_run *run, size_t bytes, struct perf_times *ti
         bare_copies_us(peer_buffer, run->send_buffer, bytes, o->warmup < BARE_COPIES ? o->warmup : BARE_COPIES, stream, NULL);
     perf_share(run, "", tokens, 1);
     for (unsigned first = 0; copies && first < o->iterations; first += BARE_COPIES)
-        bare_copies_us(peer_buffer, run->send_buffer, bytes, o->iterations - first < BARE_COPIES ? o->iterations - first : BARE_COPIES, stream,
-                       samples + first);
+        bare_copies_us(peer_buffer, run->send_buffer, bytes,
+                       o->iterations - first < BARE_COPIES ? o->iterations - first : BARE_COPIES, stream, samples + first);
     perf_sort_out(samples, o->iterations, times);
     free(samples);
     perf_worst(run, times);

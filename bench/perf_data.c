@@ -100,13 +100,20 @@ static uint64_t float_bits(int32_t number, unsigned mantissa, unsigned bias)
 static uint64_t encode(int32_t number, pk_dtype_t dtype)
 {
     switch (dtype) {
-    case PK_F64: return float_bits(number, 52, 1023);
-    case PK_F32: return float_bits(number, 23, 127);
-    case PK_BF16: return float_bits(number, 7, 127);
-    case PK_F16: return float_bits(number, 10, 15);
-    case PK_F8E4M3: return float_bits(number, 3, 7);
-    case PK_F8E5M2: return float_bits(number, 2, 15);
-    default: return (uint64_t)number;
+    case PK_F64:
+        return float_bits(number, 52, 1023);
+    case PK_F32:
+        return float_bits(number, 23, 127);
+    case PK_BF16:
+        return float_bits(number, 7, 127);
+    case PK_F16:
+        return float_bits(number, 10, 15);
+    case PK_F8E4M3:
+        return float_bits(number, 3, 7);
+    case PK_F8E5M2:
+        return float_bits(number, 2, 15);
+    default:
+        return (uint64_t)number;
     }
 }
 
@@ -137,10 +144,18 @@ static void write_elements(char *out, const uint16_t *codes, size_t words, const
 {
     for (size_t w = 0; w < words; w++, out += NUMBERS_A_WORD * width, codes += NUMBERS_A_WORD) {
         switch (width) {
-        case 1: write_word(out, codes, bits, 1); break;
-        case 2: write_word(out, codes, bits, 2); break;
-        case 4: write_word(out, codes, bits, 4); break;
-        default: write_word(out, codes, bits, 8); break;
+        case 1:
+            write_word(out, codes, bits, 1);
+            break;
+        case 2:
+            write_word(out, codes, bits, 2);
+            break;
+        case 4:
+            write_word(out, codes, bits, 4);
+            break;
+        default:
+            write_word(out, codes, bits, 8);
+            break;
         }
     }
 }
@@ -186,13 +201,20 @@ void perf_data(const struct perf_run *run, char *out, size_t count, int rank, in
 static int exact_up_to(pk_dtype_t dtype)
 {
     switch (dtype) {
-    case PK_INT8: return 127;
-    case PK_UINT8: return 255;
-    case PK_BF16: return 256;
-    case PK_F16: return 2048;
-    case PK_F8E4M3: return 16;
-    case PK_F8E5M2: return 8;
-    default: return 0;
+    case PK_INT8:
+        return 127;
+    case PK_UINT8:
+        return 255;
+    case PK_BF16:
+        return 256;
+    case PK_F16:
+        return 2048;
+    case PK_F8E4M3:
+        return 16;
+    case PK_F8E5M2:
+        return 8;
+    default:
+        return 0;
     }
 }
 

@@ -12,10 +12,13 @@ static void json_header(struct perf_run *run, const char *description)
 {
     const struct perf_options *o = &run->options;
 
-    fprintf(run->json, "{\"tool\": \"pickle-perf\", \"library\": %d, \"date\": %lld, \"operation\": \"%s\", \"pattern\": \"%s\",\n",
-            pk_version(), (long long)time(NULL), perf_operation(o->op)->name, o->op == PERF_SENDRECV ? perf_pattern_name(o->pattern) : "");
+    fprintf(run->json,
+            "{\"tool\": \"pickle-perf\", \"library\": %d, \"date\": %lld, \"operation\": \"%s\", \"pattern\": \"%s\",\n",
+            pk_version(), (long long)time(NULL), perf_operation(o->op)->name,
+            o->op == PERF_SENDRECV ? perf_pattern_name(o->pattern) : "");
     fprintf(run->json, " \"reduction\": \"%s\", \"root\": %d, \"buffers\": \"%s\",\n",
-            perf_reduces(o->op) ? perf_reduction_name(o->reduction) : "", perf_has_root(o->op) ? o->root : -1, perf_memory_name(o->memory));
+            perf_reduces(o->op) ? perf_reduction_name(o->reduction) : "", perf_has_root(o->op) ? o->root : -1,
+            perf_memory_name(o->memory));
     fprintf(run->json, " \"ranks\": %d, \"memory\": \"%s\", \"stream\": \"%s\", \"in_place\": %s, \"zero_sm\": %s,\n", run->size,
             o->cuda ? "cuda" : "host", o->ending == PERF_BLOCKING ? "blocking" : "stream", o->in_place ? "true" : "false",
             o->zero_sm ? "true" : "false");
@@ -35,8 +38,10 @@ void perf_files_open(struct perf_run *run, const char *description)
 
     if (o->csv_path != NULL) {
         run->csv = output_open(o->csv_path);
-        fputs("operation,pattern,ranks,memory,bytes,count,type,in_place,median_us,p99_us,min_us,max_us,algbw_gbps,busbw_gbps,wrong,"
-              "bare_gbps,algorithm,transports,sms,nccl_median_us,nccl_ratio,nccl_wrong,nccl_setting,reduction,root,buffers\n", run->csv);
+        fputs(
+            "operation,pattern,ranks,memory,bytes,count,type,in_place,median_us,p99_us,min_us,max_us,algbw_gbps,busbw_gbps,wrong,"
+            "bare_gbps,algorithm,transports,sms,nccl_median_us,nccl_ratio,nccl_wrong,nccl_setting,reduction,root,buffers\n",
+            run->csv);
     }
     if (o->json_path != NULL) {
         run->json = output_open(o->json_path);
@@ -73,9 +78,11 @@ static void json_nccl(const struct perf_run *run, const struct perf_row *row)
 {
     const struct perf_options *o = &run->options;
 
-    fprintf(run->json, "\"nccl_setting\": \"%s\", \"nccl_median_us\": %.3f, \"nccl_p99_us\": %.3f, \"nccl_min_us\": %.3f,"
-            " \"nccl_max_us\": %.3f, \"nccl_ratio\": %.4f, ", perf_nccl_setting_name(o->nccl), row->nccl_times.median_us,
-            row->nccl_times.p99_us, row->nccl_times.min_us, row->nccl_times.max_us, row->nccl_ratio);
+    fprintf(run->json,
+            "\"nccl_setting\": \"%s\", \"nccl_median_us\": %.3f, \"nccl_p99_us\": %.3f, \"nccl_min_us\": %.3f,"
+            " \"nccl_max_us\": %.3f, \"nccl_ratio\": %.4f, ",
+            perf_nccl_setting_name(o->nccl), row->nccl_times.median_us, row->nccl_times.p99_us, row->nccl_times.min_us,
+            row->nccl_times.max_us, row->nccl_ratio);
     if (o->check)
         fprintf(run->json, "\"nccl_wrong\": %llu, ", (unsigned long long)row->nccl_wrong);
 }
@@ -84,10 +91,11 @@ static void json_row(struct perf_run *run, const struct perf_row *row)
 {
     const struct perf_options *o = &run->options;
 
-    fprintf(run->json, "%s\n  {\"bytes\": %zu, \"count\": %zu, \"type\": \"%s\", \"median_us\": %.3f, \"p50_us\": %.3f, \"p99_us\": %.3f,"
-            " \"min_us\": %.3f, \"max_us\": %.3f, \"algbw_gbps\": %.4f, \"busbw_gbps\": %.4f, ", run->first_row ? "" : ",",
-            row->size.bytes, row->size.count, pk_dtype_name(o->dtype), row->times.median_us, row->times.median_us, row->times.p99_us,
-            row->times.min_us, row->times.max_us, row->algorithm_gbps, row->bus_gbps);
+    fprintf(run->json,
+            "%s\n  {\"bytes\": %zu, \"count\": %zu, \"type\": \"%s\", \"median_us\": %.3f, \"p50_us\": %.3f, \"p99_us\": %.3f,"
+            " \"min_us\": %.3f, \"max_us\": %.3f, \"algbw_gbps\": %.4f, \"busbw_gbps\": %.4f, ",
+            run->first_row ? "" : ",", row->size.bytes, row->size.count, pk_dtype_name(o->dtype), row->times.median_us,
+            row->times.median_us, row->times.p99_us, row->times.min_us, row->times.max_us, row->algorithm_gbps, row->bus_gbps);
     if (o->check)
         fprintf(run->json, "\"wrong\": %llu, ", (unsigned long long)row->wrong);
     if (row->bare_gbps > 0)

@@ -51,17 +51,37 @@ static struct calls {
 } nccl;
 
 /* In the order of the settings: each needs what stands before it too. */
-#define CALL(function) { .name = #function, .offset = offsetof(struct calls, function) }
+#define CALL(function) \
+    { \
+        .name = #function, .offset = offsetof(struct calls, function) \
+    }
 static const struct library_call entries[] = {
     /* --nccl=default */
-    CALL(ncclGetVersion), CALL(ncclGetErrorString), CALL(ncclGetLastError), CALL(ncclGetUniqueId),
-    CALL(ncclCommInitRank), CALL(ncclCommDestroy), CALL(ncclCommGetAsyncError), CALL(ncclGroupStart),
-    CALL(ncclGroupEnd), CALL(ncclSend), CALL(ncclRecv), CALL(ncclAllGather), CALL(ncclAllReduce), CALL(ncclBroadcast),
-    CALL(ncclReduce), CALL(ncclReduceScatter),
+    CALL(ncclGetVersion),
+    CALL(ncclGetErrorString),
+    CALL(ncclGetLastError),
+    CALL(ncclGetUniqueId),
+    CALL(ncclCommInitRank),
+    CALL(ncclCommDestroy),
+    CALL(ncclCommGetAsyncError),
+    CALL(ncclGroupStart),
+    CALL(ncclGroupEnd),
+    CALL(ncclSend),
+    CALL(ncclRecv),
+    CALL(ncclAllGather),
+    CALL(ncclAllReduce),
+    CALL(ncclBroadcast),
+    CALL(ncclReduce),
+    CALL(ncclReduceScatter),
     /* --nccl=registered */
-    CALL(ncclMemAlloc), CALL(ncclMemFree), CALL(ncclCommRegister), CALL(ncclCommDeregister),
+    CALL(ncclMemAlloc),
+    CALL(ncclMemFree),
+    CALL(ncclCommRegister),
+    CALL(ncclCommDeregister),
     /* --nccl=zerocta */
-    CALL(ncclCommInitRankConfig), CALL(ncclCommWindowRegister), CALL(ncclCommWindowDeregister),
+    CALL(ncclCommInitRankConfig),
+    CALL(ncclCommWindowRegister),
+    CALL(ncclCommWindowDeregister),
 };
 static const size_t needed[] = { [PERF_NCCL_DEFAULT] = 16, [PERF_NCCL_REGISTERED] = 20, [PERF_NCCL_ZERO_CTA] = 23 };
 
@@ -120,7 +140,8 @@ void perf_nccl_load(enum perf_nccl_setting setting)
     Dl_info info;
 
     if (library == NULL) {
-        fprintf(stderr, "pickle-perf: NCCL was not found: %s (PERF_NCCL_LIBRARY=/path/to/libnccl.so.2 says where it is)\n", error);
+        fprintf(stderr, "pickle-perf: NCCL was not found: %s (PERF_NCCL_LIBRARY=/path/to/libnccl.so.2 says where it is)\n",
+                error);
         exit(2);
     }
     missing = library_load(library, entries, needed[setting], &nccl);
@@ -230,10 +251,9 @@ void perf_nccl_close(struct perf_run *run)
 static ncclDataType_t type_of(const struct perf_run *run)
 {
     static const ncclDataType_t types[PK_DTYPE_COUNT] = {
-        [PK_INT8] = ncclInt8,     [PK_UINT8] = ncclUint8,           [PK_INT32] = ncclInt32,
-        [PK_UINT32] = ncclUint32, [PK_INT64] = ncclInt64,           [PK_UINT64] = ncclUint64,
-        [PK_F16] = ncclFloat16,   [PK_BF16] = ncclBfloat16,         [PK_F32] = ncclFloat32,
-        [PK_F64] = ncclFloat64,   [PK_F8E4M3] = ncclFloat8e4m3,     [PK_F8E5M2] = ncclFloat8e5m2,
+        [PK_INT8] = ncclInt8,   [PK_UINT8] = ncclUint8,   [PK_INT32] = ncclInt32,       [PK_UINT32] = ncclUint32,
+        [PK_INT64] = ncclInt64, [PK_UINT64] = ncclUint64, [PK_F16] = ncclFloat16,       [PK_BF16] = ncclBfloat16,
+        [PK_F32] = ncclFloat32, [PK_F64] = ncclFloat64,   [PK_F8E4M3] = ncclFloat8e4m3, [PK_F8E5M2] = ncclFloat8e5m2,
     };
 
     return types[run->options.dtype];
@@ -275,12 +295,24 @@ static void collective(struct perf_run *run, const struct perf_size *size, const
     ncclResult_t code;
 
     switch (run->options.op) {
-    case PERF_BROADCAST: code = nccl.ncclBroadcast(source, result, n, type, run->root, comm, stream); break;
-    case PERF_REDUCE: code = nccl.ncclReduce(source, result, n, type, op, run->root, comm, stream); break;
-    case PERF_ALLREDUCE: code = nccl.ncclAllReduce(source, result, n, type, op, comm, stream); break;
-    case PERF_REDUCE_SCATTER: code = nccl.ncclReduceScatter(source, result, n, type, op, comm, stream); break;
-    case PERF_ALLGATHER: code = nccl.ncclAllGather(source, result, n, type, comm, stream); break;
-    default: perf_exchange(run, source, result); return;
+    case PERF_BROADCAST:
+        code = nccl.ncclBroadcast(source, result, n, type, run->root, comm, stream);
+        break;
+    case PERF_REDUCE:
+        code = nccl.ncclReduce(source, result, n, type, op, run->root, comm, stream);
+        break;
+    case PERF_ALLREDUCE:
+        code = nccl.ncclAllReduce(source, result, n, type, op, comm, stream);
+        break;
+    case PERF_REDUCE_SCATTER:
+        code = nccl.ncclReduceScatter(source, result, n, type, op, comm, stream);
+        break;
+    case PERF_ALLGATHER:
+        code = nccl.ncclAllGather(source, result, n, type, comm, stream);
+        break;
+    default:
+        perf_exchange(run, source, result);
+        return;
     }
     must(code, comm, perf_operation(run->options.op)->name);
 }

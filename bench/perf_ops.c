@@ -112,16 +112,26 @@ static pk_result_t post_even(struct perf_run *run, size_t n, const void *source,
     pk_stream_t stream = run->stream;
 
     switch (run->options.op) {
-    case PERF_BARRIER: return pk_barrier(comm, stream);
-    case PERF_BROADCAST: return pk_broadcast(source, result, n, dtype, run->root, comm, stream);
-    case PERF_REDUCE: return pk_reduce(source, result, n, dtype, reduction, run->root, comm, stream);
-    case PERF_ALLREDUCE: return pk_allreduce(source, result, n, dtype, reduction, comm, stream);
-    case PERF_REDUCE_SCATTER: return pk_reduce_scatter(source, result, n, dtype, reduction, comm, stream);
-    case PERF_ALLGATHER: return pk_allgather(source, result, n, dtype, comm, stream);
-    case PERF_ALLTOALL: return pk_alltoall(source, result, n, dtype, comm, stream);
-    case PERF_GATHER: return pk_gather(source, result, n, dtype, run->root, comm, stream);
-    case PERF_SCATTER: return pk_scatter(source, result, n, dtype, run->root, comm, stream);
-    default: return PK_ERR_INTERNAL;
+    case PERF_BARRIER:
+        return pk_barrier(comm, stream);
+    case PERF_BROADCAST:
+        return pk_broadcast(source, result, n, dtype, run->root, comm, stream);
+    case PERF_REDUCE:
+        return pk_reduce(source, result, n, dtype, reduction, run->root, comm, stream);
+    case PERF_ALLREDUCE:
+        return pk_allreduce(source, result, n, dtype, reduction, comm, stream);
+    case PERF_REDUCE_SCATTER:
+        return pk_reduce_scatter(source, result, n, dtype, reduction, comm, stream);
+    case PERF_ALLGATHER:
+        return pk_allgather(source, result, n, dtype, comm, stream);
+    case PERF_ALLTOALL:
+        return pk_alltoall(source, result, n, dtype, comm, stream);
+    case PERF_GATHER:
+        return pk_gather(source, result, n, dtype, run->root, comm, stream);
+    case PERF_SCATTER:
+        return pk_scatter(source, result, n, dtype, run->root, comm, stream);
+    default:
+        return PK_ERR_INTERNAL;
     }
 }
 

@@ -68,10 +68,14 @@ static void print_settings(const struct perf_run *run)
     if (localtime_r(&now, &tm) != NULL)
         strftime(date, sizeof date, "%Y-%m-%d %H:%M", &tm);
     printf("# pickle-perf %s%s%s, library %d.%d.%d, %s\n", perf_operation(o->op)->name, o->op == PERF_SENDRECV ? " " : "",
-           o->op == PERF_SENDRECV ? perf_pattern_name(o->pattern) : "", version / 10000, version / 100 % 100, version % 100, date);
+           o->op == PERF_SENDRECV ? perf_pattern_name(o->pattern) : "", version / 10000, version / 100 % 100, version % 100,
+           date);
     printf("# %d ranks, memory %s%s, %s, %s, %u samples after %u warm-up, check %s%s\n", run->size, o->cuda ? "cuda" : "host",
-           o->memory == PERF_PLAIN ? "" : o->memory == PERF_REGISTERED ? " registered" : " of pk_mem_alloc", o->ending == PERF_BLOCKING ? "blocking" : "stream", o->in_place ? "in place" : "out of place", o->iterations, o->warmup,
-           o->check ? "yes" : "no", o->zero_sm ? ", sm_policy none" : "");
+           o->memory == PERF_PLAIN        ? ""
+           : o->memory == PERF_REGISTERED ? " registered"
+                                          : " of pk_mem_alloc",
+           o->ending == PERF_BLOCKING ? "blocking" : "stream", o->in_place ? "in place" : "out of place", o->iterations,
+           o->warmup, o->check ? "yes" : "no", o->zero_sm ? ", sm_policy none" : "");
 }
 
 static void print_nccl(const struct perf_run *run)
@@ -89,14 +93,14 @@ static void print_nccl(const struct perf_run *run)
 
 static void print_heads(const struct perf_options *o)
 {
-    printf("#\n# %12s %13s %8s %6s %4s %11s %10s %10s %10s %8s %8s %7s", "size", "count", "type", "redop", "root", "time p50", "p99",
-           "min", "max", "algbw", "busbw", "#wrong");
+    printf("#\n# %12s %13s %8s %6s %4s %11s %10s %10s %10s %8s %8s %7s", "size", "count", "type", "redop", "root", "time p50",
+           "p99", "min", "max", "algbw", "busbw", "#wrong");
     if (o->bare)
         printf(" %8s %7s", "bare", "ratio");
     if (o->nccl != PERF_NCCL_OFF)
         printf(" %11s %8s", "nccl", "ratio");
-    printf("\n# %12s %13s %8s %6s %4s %11s %10s %10s %10s %8s %8s %7s", "(B)", "(elements)", "", "", "", "(us)", "(us)", "(us)", "(us)",
-           "(GB/s)", "(GB/s)", "");
+    printf("\n# %12s %13s %8s %6s %4s %11s %10s %10s %10s %8s %8s %7s", "(B)", "(elements)", "", "", "", "(us)", "(us)", "(us)",
+           "(us)", "(GB/s)", "(GB/s)", "");
     if (o->bare)
         printf(" %8s %7s", "(GB/s)", "to bare");
     if (o->nccl != PERF_NCCL_OFF)
@@ -129,8 +133,8 @@ static void explain(const struct perf_row *row)
     static pk_explanation_t last;
     const pk_explanation_t *now = &row->explanation;
 
-    if (now->algorithm[0] == '\0' || (strcmp(now->algorithm, last.algorithm) == 0 && strcmp(now->transports, last.transports) == 0
-                                      && now->sms == last.sms))
+    if (now->algorithm[0] == '\0' ||
+        (strcmp(now->algorithm, last.algorithm) == 0 && strcmp(now->transports, last.transports) == 0 && now->sms == last.sms))
         return;
     last = *now;
     printf("# from %zu B: %s over %s, %llu steps, %d SMs: %s\n", row->size.bytes, now->algorithm, now->transports,

@@ -119,10 +119,17 @@ struct perf_origin_block perf_origin_of(const struct perf_run *run, int i)
     struct perf_origin_block block = { .from = -1, .index = op->own_part ? run->rank : 0 };
 
     switch (op->origin) {
-    case PERF_OF_PEER: block.from = sender_to(run); break;
-    case PERF_OF_BLOCK: block.from = i; break;
-    case PERF_OF_ROOT: block.from = run->root; break;
-    case PERF_OF_ALL: break;
+    case PERF_OF_PEER:
+        block.from = sender_to(run);
+        break;
+    case PERF_OF_BLOCK:
+        block.from = i;
+        break;
+    case PERF_OF_ROOT:
+        block.from = run->root;
+        break;
+    case PERF_OF_ALL:
+        break;
     }
     return block;
 }

@@ -72,7 +72,8 @@ static void print_variables(const char *title, const struct variable *variables,
 
 static bool launched(void)
 {
-    return getenv("PK_RANK") != NULL || (getenv("WORLD_SIZE") != NULL && getenv("MASTER_PORT") != NULL) || (getenv("PMIX_RANK") != NULL && getenv("PMIX_NAMESPACE") != NULL);
+    return getenv("PK_RANK") != NULL || (getenv("WORLD_SIZE") != NULL && getenv("MASTER_PORT") != NULL) ||
+           (getenv("PMIX_RANK") != NULL && getenv("PMIX_NAMESPACE") != NULL);
 }
 
 static void print_error(const char *what, pk_result_t result)
@@ -180,8 +181,8 @@ static void print_explanation(const pk_comm_t *comm, const char *name, pk_op_kin
     if (result != PK_OK)
         print_error(name, result);
     else
-        printf("  %-10s %10zu B  %-12s over %-10s %3llu steps %3d SMs  %s\n", name, count * sizeof(float), e.algorithm, e.transports,
-               (unsigned long long)e.steps, e.sms, e.reason);
+        printf("  %-10s %10zu B  %-12s over %-10s %3llu steps %3d SMs  %s\n", name, count * sizeof(float), e.algorithm,
+               e.transports, (unsigned long long)e.steps, e.sms, e.reason);
 }
 
 static void print_explanations(const pk_comm_t *comm, pk_mem_kind_t kind)
@@ -292,7 +293,8 @@ int main(int argc, char **argv)
     gethostname(host, sizeof host - 1);
     print_version();
     printf("host %s, %ld CPUs\n", host, sysconf(_SC_NPROCESSORS_ONLN));
-    puts("launcher: none found (PK_RANK, torchrun, PMIx); start ranks by torchrun, mpirun, srun, or PK_RANK, PK_SIZE and PK_ROOT");
+    puts(
+        "launcher: none found (PK_RANK, torchrun, PMIx); start ranks by torchrun, mpirun, srun, or PK_RANK, PK_SIZE and PK_ROOT");
     print_variables("settings", settings, sizeof settings / sizeof settings[0]);
     print_dump("topology", pk_topology_dump, NULL);
     failed = print_host();

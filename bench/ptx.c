@@ -2,27 +2,25 @@
 #include "ptx.h"
 
 /* One thread of a block polls, seldom enough to leave the bus to others. */
-const char ptx_spin[] =
-    ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry fakecuda_spin(.param .u64 flag)\n{\n"
-    " .reg .pred %p<3>; .reg .b32 %r<3>; .reg .b64 %rd<3>;\n"
-    " ld.param.u64 %rd1, [flag]; cvta.to.global.u64 %rd2, %rd1;\n"
-    " mov.u32 %r2, %tid.x; setp.ne.u32 %p2, %r2, 0; @%p2 bra ready;\n"
-    "again: ld.volatile.global.u32 %r1, [%rd2]; setp.ne.u32 %p1, %r1, 0; @%p1 bra ready;\n"
-    " nanosleep.u32 1000; bra again;\n"
-    "ready: bar.sync 0; ret;\n}\n";
+const char ptx_spin[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+                        ".visible .entry fakecuda_spin(.param .u64 flag)\n{\n"
+                        " .reg .pred %p<3>; .reg .b32 %r<3>; .reg .b64 %rd<3>;\n"
+                        " ld.param.u64 %rd1, [flag]; cvta.to.global.u64 %rd2, %rd1;\n"
+                        " mov.u32 %r2, %tid.x; setp.ne.u32 %p2, %r2, 0; @%p2 bra ready;\n"
+                        "again: ld.volatile.global.u32 %r1, [%rd2]; setp.ne.u32 %p1, %r1, 0; @%p1 bra ready;\n"
+                        " nanosleep.u32 1000; bra again;\n"
+                        "ready: bar.sync 0; ret;\n}\n";
 
-const char ptx_hold[] =
-    ".version 7.0\n.target sm_70\n.address_size 64\n"
-    ".visible .entry fakecuda_hold(.param .u64 flag)\n{\n"
-    " .reg .pred %p, %q; .reg .b32 %v, %i; .reg .b64 %f, %t, %u; .shared .b32 seen;\n"
-    " ld.param.u64 %f, [flag]; cvta.to.global.u64 %f, %f; mov.u32 %i, %tid.x; setp.eq.u32 %q, %i, 0;\n"
-    "look: mov.u64 %u, %globaltimer; add.u64 %u, %u, 50000;\n"
-    "again: mov.u64 %t, %globaltimer; setp.lt.u64 %p, %t, %u; @%p bra again;\n"
-    " @%q ld.volatile.global.u32 %v, [%f]; @%q st.volatile.shared.u32 [seen], %v;\n"
-    " bar.sync 0; ld.volatile.shared.u32 %v, [seen]; bar.sync 0;\n"
-    " setp.eq.u32 %p, %v, 0; @%p bra look;\n"
-    " ret;\n}\n";
+const char ptx_hold[] = ".version 7.0\n.target sm_70\n.address_size 64\n"
+                        ".visible .entry fakecuda_hold(.param .u64 flag)\n{\n"
+                        " .reg .pred %p, %q; .reg .b32 %v, %i; .reg .b64 %f, %t, %u; .shared .b32 seen;\n"
+                        " ld.param.u64 %f, [flag]; cvta.to.global.u64 %f, %f; mov.u32 %i, %tid.x; setp.eq.u32 %q, %i, 0;\n"
+                        "look: mov.u64 %u, %globaltimer; add.u64 %u, %u, 50000;\n"
+                        "again: mov.u64 %t, %globaltimer; setp.lt.u64 %p, %t, %u; @%p bra again;\n"
+                        " @%q ld.volatile.global.u32 %v, [%f]; @%q st.volatile.shared.u32 [seen], %v;\n"
+                        " bar.sync 0; ld.volatile.shared.u32 %v, [seen]; bar.sync 0;\n"
+                        " setp.eq.u32 %p, %v, 0; @%p bra look;\n"
+                        " ret;\n}\n";
 
 /* The last lines keep the loop: no thread ever comes to store. */
 const char ptx_burn[] =

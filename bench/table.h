@@ -6,10 +6,10 @@
 #include <stddef.h>
 
 struct table_column {
-    const char *name;  /* in the files: lower case, with its unit at the end */
+    const char *name;        /* in the files: lower case, with its unit at the end */
     const char *head, *unit; /* for people */
     int width;
-    int decimals;      /* of numbers; -1: a text */
+    int decimals; /* of numbers; -1: a text */
 };
 
 struct table;

@@ -34,7 +34,8 @@ int main(void)
     int rank, size;
     pk_comm_t *comm = join(&rank, &size);
     size_t *numbers = calloc(5 * (size_t)size, sizeof *numbers); /* in elements: to whom, from whom, and where */
-    size_t *to = numbers, *from = to + size, *to_offset = from + size, *from_offset = to_offset + size, *next = from_offset + size;
+    size_t *to = numbers, *from = to + size, *to_offset = from + size, *from_offset = to_offset + size,
+           *next = from_offset + size;
     size_t coming;
     float *work;
 

@@ -20,7 +20,7 @@
 #define WIDTH 16384
 #define SHARDS 12 /* of the data; a rank has those whose number is its own modulo the number of ranks */
 #define STEPS 60
-#define DEATH 25  /* the step at which the last rank dies, if there are others */
+#define DEATH 25 /* the step at which the last rank dies, if there are others */
 #define RATE 0.02f
 
 struct training {

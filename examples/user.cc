@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-namespace {
+namespace
+{
 
 void must(pk_result_t result)
 {
@@ -23,7 +24,10 @@ void must(pk_result_t result)
 }
 
 struct Destroy {
-    void operator()(pk_comm_t *comm) const { pk_comm_destroy(comm); }
+    void operator()(pk_comm_t *comm) const
+    {
+        pk_comm_destroy(comm);
+    }
 };
 using Communicator = std::unique_ptr<pk_comm_t, Destroy>;
 

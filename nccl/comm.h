@@ -20,24 +20,24 @@ struct pkn_reduction; /* reduction.h */
 
 struct pkn_comm {
     atomic_int references;
-    atomic_bool owned;    /* the program's reference is there */
-    atomic_bool ready;    /* rank and size are known, operations may be called */
+    atomic_bool owned; /* the program's reference is there */
+    atomic_bool ready; /* rank and size are known, operations may be called */
     atomic_bool finalized;
-    atomic_bool revoked;  /* by the program, here */
-    atomic_int end; /* a pkn_result_t: what came of that; PKN_IN_PROGRESS: not yet */
+    atomic_bool revoked;   /* by the program, here */
+    atomic_int end;        /* a pkn_result_t: what came of that; PKN_IN_PROGRESS: not yet */
     atomic_int background; /* a pkn_result_t: PKN_IN_PROGRESS while a thread works for this handle, then what came of it */
-    pthread_mutex_t lock; /* of the next seven */
-    pk_comm_t *pk;        /* NULL until the init has begun */
+    pthread_mutex_t lock;  /* of the next seven */
+    pk_comm_t *pk;         /* NULL until the init has begun */
     bool aborted;
     struct pkn_comm *parent; /* held while it is split off: the parent must live until this one is made */
     struct pkn_registration *registrations;
     struct pkn_reduction *reductions;
-    pk_unique_id_t grow_id;  /* ncclCommGetUniqueId has made it, and nobody has used it */
+    pk_unique_id_t grow_id; /* ncclCommGetUniqueId has made it, and nobody has used it */
     bool has_grow_id;
     int rank, size, device;
     bool blocking;
     struct pkn_settings settings; /* that a split inherits */
-    int operations; /* in the group that ends */
+    int operations;               /* in the group that ends */
     struct pkn_comm *next_spare;
 };
 

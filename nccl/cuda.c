@@ -25,7 +25,10 @@ static const struct {
     const char *name;
     size_t offset;
 } entries[] = {
-#define ENTRY(function) { .name = #function, .offset = offsetof(struct driver, function) }
+#define ENTRY(function) \
+    { \
+        .name = #function, .offset = offsetof(struct driver, function) \
+    }
     ENTRY(cuInit), ENTRY(cuGetErrorName), ENTRY(cuDeviceGetCount), ENTRY(cuCtxGetCurrent), ENTRY(cuCtxGetDevice),
 #undef ENTRY
 };

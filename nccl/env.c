@@ -152,8 +152,8 @@ static const struct {
 };
 
 /* Used, though not by handing them on one by one. */
-static const char *const used[] = { "NCCL_CONF_FILE",   "NCCL_DEBUG_FILE",       "NCCL_COMM_BLOCKING",     "NCCL_COMM_ID",
-                                    "NCCL_VERSION",     "NCCL_SOCKET_NTHREADS",  "NCCL_NSOCKS_PERTHREAD" };
+static const char *const used[] = { "NCCL_CONF_FILE", "NCCL_DEBUG_FILE",      "NCCL_COMM_BLOCKING",   "NCCL_COMM_ID",
+                                    "NCCL_VERSION",   "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD" };
 
 /* Names of at most NAME_MAX bytes. */
 static void take_back_one(const char *line, size_t length)

@@ -34,7 +34,7 @@ struct pkn_operation {
     pk_dtype_t dtype;
     pk_op_t op;
     struct pkn_reduction *kept; /* the program's operator, or NULL */
-    int other; /* root or peer */
+    int other;                  /* root or peer */
     pkn_stream_t stream;
 };
 

@@ -9,7 +9,6 @@
 
 #include "words.h"
 
-
 static bool is_listed(const char *list, const char *name)
 {
     const struct pkn_words exact = { .exact = true, .words = list };

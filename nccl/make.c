@@ -120,7 +120,9 @@ static pkn_result_t check_devices(int n, const int *list)
 
 static pkn_result_t init_all(pkn_comm_t *comms, int n, const int *list)
 {
-    struct pkn_job job = { .phase = PKN_PHASE_MAKE, .run = pkn_job_make, .make = { .call = call_init, .ranks = n, .own_id = true } };
+    struct pkn_job job = { .phase = PKN_PHASE_MAKE,
+                           .run = pkn_job_make,
+                           .make = { .call = call_init, .ranks = n, .own_id = true } };
     struct pkn_settings settings;
     pkn_result_t result = check_init(comms, n, 0), ended;
 

@@ -153,7 +153,7 @@ static pkn_result_t open_window(struct pkn_job *job)
 {
     if (job->window.symmetric) {
         (void)pkn_fail(PKN_INVALID_USAGE, "libpickle has no symmetric windows (NCCL_WIN_COLL_SYMMETRIC): there is none, and "
-                       "operations use the memory as any other");
+                                          "operations use the memory as any other");
         return PKN_SUCCESS;
     }
     return add(job->comm, job->window.buffer, job->window.bytes, job->window.made);
@@ -170,9 +170,12 @@ static pkn_result_t check_window(const void *buffer, size_t bytes, pkn_window_t 
 
 pkn_result_t pncclCommWindowRegister(pkn_comm_t comm, void *buffer, size_t bytes, pkn_window_t *window, int flags)
 {
-    const struct pkn_job job = { .phase = PKN_PHASE_BEFORE, .comm = comm, .run = open_window,
-                                 .window = { .buffer = buffer, .bytes = bytes, .made = window,
-                                             .symmetric = (flags & PKN_WINDOW_SYMMETRIC) != 0 } };
+    const struct pkn_job job = {
+        .phase = PKN_PHASE_BEFORE,
+        .comm = comm,
+        .run = open_window,
+        .window = { .buffer = buffer, .bytes = bytes, .made = window, .symmetric = (flags & PKN_WINDOW_SYMMETRIC) != 0 }
+    };
     pkn_result_t result = check_window(buffer, bytes, window, flags);
 
     if (result == PKN_SUCCESS)

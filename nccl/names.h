@@ -9,7 +9,7 @@
 #pragma GCC visibility push(default)
 
 #define PKN_FUNCTION(type, name, parameters) \
-    type nccl##name parameters;              \
+    type nccl##name parameters; \
     type pnccl##name parameters
 
 /* Behind the definition of pncclX: ncclX is the same function. */
@@ -22,12 +22,12 @@ PKN_FUNCTION(const char *, GetLastError, (pkn_comm_t comm));
 PKN_FUNCTION(void, ResetDebugInit, (void));
 
 /* ---- communicators ---- */
-PKN_FUNCTION(pkn_result_t, GetUniqueId, (pkn_id_t *id));
-PKN_FUNCTION(pkn_result_t, CommInitRank, (pkn_comm_t *comm, int ranks, pkn_id_t id, int rank));
-PKN_FUNCTION(pkn_result_t, CommInitRankConfig, (pkn_comm_t *comm, int ranks, pkn_id_t id, int rank, pkn_config_t *config));
+PKN_FUNCTION(pkn_result_t, GetUniqueId, (pkn_id_t * id));
+PKN_FUNCTION(pkn_result_t, CommInitRank, (pkn_comm_t * comm, int ranks, pkn_id_t id, int rank));
+PKN_FUNCTION(pkn_result_t, CommInitRankConfig, (pkn_comm_t * comm, int ranks, pkn_id_t id, int rank, pkn_config_t *config));
 PKN_FUNCTION(pkn_result_t, CommInitRankScalable,
              (pkn_comm_t * comm, int ranks, int rank, int ids, pkn_id_t *id, pkn_config_t *config));
-PKN_FUNCTION(pkn_result_t, CommInitAll, (pkn_comm_t *comms, int devices, const int *list));
+PKN_FUNCTION(pkn_result_t, CommInitAll, (pkn_comm_t * comms, int devices, const int *list));
 PKN_FUNCTION(pkn_result_t, CommSplit, (pkn_comm_t comm, int color, int key, pkn_comm_t *made, pkn_config_t *config));
 PKN_FUNCTION(pkn_result_t, CommShrink,
              (pkn_comm_t comm, int *excluded, int count, pkn_comm_t *made, pkn_config_t *config, int flags));
@@ -50,7 +50,7 @@ PKN_FUNCTION(pkn_result_t, CommWindowDeregister, (pkn_comm_t comm, pkn_window_t 
 
 /* ---- operators ---- */
 PKN_FUNCTION(pkn_result_t, RedOpCreatePreMulSum,
-             (pkn_op_t *op, void *scalar, pkn_dtype_t dtype, pkn_residence_t residence, pkn_comm_t comm));
+             (pkn_op_t * op, void *scalar, pkn_dtype_t dtype, pkn_residence_t residence, pkn_comm_t comm));
 PKN_FUNCTION(pkn_result_t, RedOpDestroy, (pkn_op_t op, pkn_comm_t comm));
 
 /* ---- operations ---- */

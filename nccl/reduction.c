@@ -18,10 +18,9 @@ struct pkn_reduction {
 pkn_result_t pkn_dtype(pkn_dtype_t dtype, pk_dtype_t *pk_dtype)
 {
     static const pk_dtype_t types[PKN_DTYPES] = {
-        [PKN_INT8] = PK_INT8,         [PKN_UINT8] = PK_UINT8,           [PKN_INT32] = PK_INT32,
-        [PKN_UINT32] = PK_UINT32,     [PKN_INT64] = PK_INT64,           [PKN_UINT64] = PK_UINT64,
-        [PKN_FLOAT16] = PK_F16,       [PKN_FLOAT32] = PK_F32,           [PKN_FLOAT64] = PK_F64,
-        [PKN_BFLOAT16] = PK_BF16,     [PKN_FLOAT8E4M3] = PK_F8E4M3,     [PKN_FLOAT8E5M2] = PK_F8E5M2,
+        [PKN_INT8] = PK_INT8,   [PKN_UINT8] = PK_UINT8,   [PKN_INT32] = PK_INT32,       [PKN_UINT32] = PK_UINT32,
+        [PKN_INT64] = PK_INT64, [PKN_UINT64] = PK_UINT64, [PKN_FLOAT16] = PK_F16,       [PKN_FLOAT32] = PK_F32,
+        [PKN_FLOAT64] = PK_F64, [PKN_BFLOAT16] = PK_BF16, [PKN_FLOAT8E4M3] = PK_F8E4M3, [PKN_FLOAT8E5M2] = PK_F8E5M2,
     };
 
     if ((unsigned)dtype >= PKN_DTYPES)
@@ -64,8 +63,9 @@ static pkn_result_t keep_made(struct pkn_comm *comm, pkn_op_t op, pkn_dtype_t dt
 pkn_result_t pkn_reduction_keep(struct pkn_comm *comm, pkn_op_t op, pkn_dtype_t dtype, pk_op_t *pk_op,
                                 struct pkn_reduction **kept)
 {
-    static const pk_op_t ops[PKN_OPS] = { [PKN_SUM] = PK_SUM, [PKN_PROD] = PK_PROD, [PKN_MAX] = PK_MAX, [PKN_MIN] = PK_MIN,
-                                          [PKN_AVG] = PK_AVG };
+    static const pk_op_t ops[PKN_OPS] = {
+        [PKN_SUM] = PK_SUM, [PKN_PROD] = PK_PROD, [PKN_MAX] = PK_MAX, [PKN_MIN] = PK_MIN, [PKN_AVG] = PK_AVG
+    };
 
     *kept = NULL;
     if ((int)op >= PKN_OPS)

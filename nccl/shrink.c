@@ -117,7 +117,8 @@ PKN_TWIN(CommShrink);
 /* The state of the communicator is success then: it is quiet, and can be shrunk. */
 pkn_result_t pncclCommRevoke(pkn_comm_t comm, int flags)
 {
-    pkn_result_t result = flags == 0 ? pkn_comm_use(comm) : pkn_fail(PKN_INVALID_ARGUMENT, "revokeFlags are %#x", (unsigned)flags);
+    pkn_result_t result =
+        flags == 0 ? pkn_comm_use(comm) : pkn_fail(PKN_INVALID_ARGUMENT, "revokeFlags are %#x", (unsigned)flags);
 
     if (result != PKN_SUCCESS)
         return pkn_group_refuse(result);

@@ -3,26 +3,26 @@
 
 #include "arguments.h"
 
-static const char usage[] =
-    "usage: pickle-allreduce [OPTION...]\n"
-    "Allreduces as SwitchML's allreduce_benchmark does them: the same options, the same lines.\n"
-    "  --tensor-numel N     elements (268435456)\n"
-    "  --tensor-type T      float or int32 (float)\n"
-    "  --device D           cpu or gpu: where the tensor is (cpu)\n"
-    "  --num-jobs N         allreduces that are measured (10)\n"
-    "  --num-warmup-jobs N  and before them (5)\n"
-    "  --inplace 0|1        the sums replace the tensor, and so grow with each job (1)\n"
-    "  --sync-every N       wait after every N jobs, and measure them together (1)\n"
-    "  --verify             compare every element with the right sum\n"
-    "  --err PERCENT        of the right sum: what a float may differ (1)\n"
-    "  --random             elements by chance, else small whole numbers\n"
-    "  --seed N             of chance (1)\n"
-    "  --dump-stats         the library's counters at the end\n"
-    "  --all                lines of every rank, not of rank 0 alone\n"
-    "  --help               this text\n";
+static const char usage[] = "usage: pickle-allreduce [OPTION...]\n"
+                            "Allreduces as SwitchML's allreduce_benchmark does them: the same options, the same lines.\n"
+                            "  --tensor-numel N     elements (268435456)\n"
+                            "  --tensor-type T      float or int32 (float)\n"
+                            "  --device D           cpu or gpu: where the tensor is (cpu)\n"
+                            "  --num-jobs N         allreduces that are measured (10)\n"
+                            "  --num-warmup-jobs N  and before them (5)\n"
+                            "  --inplace 0|1        the sums replace the tensor, and so grow with each job (1)\n"
+                            "  --sync-every N       wait after every N jobs, and measure them together (1)\n"
+                            "  --verify             compare every element with the right sum\n"
+                            "  --err PERCENT        of the right sum: what a float may differ (1)\n"
+                            "  --random             elements by chance, else small whole numbers\n"
+                            "  --seed N             of chance (1)\n"
+                            "  --dump-stats         the library's counters at the end\n"
+                            "  --all                lines of every rank, not of rank 0 alone\n"
+                            "  --help               this text\n";
 
-static struct allreduce_options o = { .numel = 268435456, .floats = true, .in_place = true, .jobs = 10, .warmup_jobs = 5, .sync_every = 1,
-                                      .seed = 1, .err = 1 };
+static struct allreduce_options o = {
+    .numel = 268435456, .floats = true, .in_place = true, .jobs = 10, .warmup_jobs = 5, .sync_every = 1, .seed = 1, .err = 1
+};
 static const char *const types[] = { "int32", "float", NULL };
 static const char *const devices[] = { "cpu", "gpu", NULL };
 static const char *const truths[] = { "0", "1", NULL };

@@ -38,7 +38,9 @@ static const char usage[] =
     "Times are of the slowest rank; ratios are of medians, the first world's time to the other's: below 1 the first is faster.\n"
     "A ratio with ~ differed from round to round by more than half: the machine was not quiet enough for it.\n";
 
-static struct driver_options o = { .ranks = 2, .begin_bytes = 8, .end_bytes = (size_t)64 << 20, .factor = 8, .rounds = 5, .root = "127.0.0.1" };
+static struct driver_options o = {
+    .ranks = 2, .begin_bytes = 8, .end_bytes = (size_t)64 << 20, .factor = 8, .rounds = 5, .root = "127.0.0.1"
+};
 static unsigned turn_ms = 20;
 static int bind = -1;
 

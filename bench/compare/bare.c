@@ -37,10 +37,10 @@
 #define LINE 64
 
 struct seat {
-    _Alignas(LINE) _Atomic uint64_t ready; /* the operation for which this rank's data may be read */
+    _Alignas(LINE) _Atomic uint64_t ready;  /* the operation for which this rank's data may be read */
     _Alignas(LINE) _Atomic uint64_t summed; /* its part of an allreduce may be read */
-    _Alignas(LINE) _Atomic uint64_t done;  /* it has read what it needs of others */
-    _Alignas(LINE) _Atomic uint32_t bell;  /* messages that have come for a sleeper */
+    _Alignas(LINE) _Atomic uint64_t done;   /* it has read what it needs of others */
+    _Alignas(LINE) _Atomic uint32_t bell;   /* messages that have come for a sleeper */
     unsigned char message[LINE];
     _Alignas(LINE) pid_t pid;
     char *send, *recv;
@@ -52,7 +52,7 @@ struct hall {
 };
 
 static struct hall *hall;
-static char *slots;         /* [rank][operation's parity] of slot_bytes */
+static char *slots; /* [rank][operation's parity] of slot_bytes */
 static size_t slot_bytes;
 static uint64_t number;     /* of the operation; the upper half counts sizes, for not all ranks take part in all operations */
 static uint64_t offered[2]; /* the operation in which this rank used each of its slots last */
@@ -359,9 +359,13 @@ static void run(struct compare_rank *self, const struct compare_work *work)
     }
     number++;
     switch (work->op) {
-    case COMPARE_ALLREDUCE: allreduce(work->count); break;
+    case COMPARE_ALLREDUCE:
+        allreduce(work->count);
+        break;
     case COMPARE_ALLGATHER:
-    case COMPARE_ALLTOALL: (by_pipes() ? exchange_lent : exchange)(work); break;
+    case COMPARE_ALLTOALL:
+        (by_pipes() ? exchange_lent : exchange)(work);
+        break;
     case COMPARE_REDUCE_SCATTER:
         offer(me->send, work->block * (size_t)me->size * sizeof(float));
         sum((float *)(void *)me->recv, (size_t)me->rank * work->block, work->block);
@@ -369,8 +373,12 @@ static void run(struct compare_rank *self, const struct compare_work *work)
     case COMPARE_BROADCAST:
         hand_out(recv_of(work->root), work->count * sizeof(float), work->root, me->size - 1, recv_of);
         break;
-    case COMPARE_REDUCE: reduce(work->count, work->root); break;
-    default: barrier(); return;
+    case COMPARE_REDUCE:
+        reduce(work->count, work->root);
+        break;
+    default:
+        barrier();
+        return;
     }
     leave();
 }
@@ -438,7 +446,11 @@ static void open_world(struct compare_rank *self, int argc, char **argv)
     if (by_rings)
         ring_open((struct ring *)(void *)((char *)memory + rings_at), self, may_yield);
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-    snprintf(self->settings, sizeof self->settings, "no library, %s", by_rings ? "shared memory, rings" : streams ? "shared memory, streaming stores" : through_memory ? "shared memory" : "process_vm_readv, process_vm_writev");
+    snprintf(self->settings, sizeof self->settings, "no library, %s",
+             by_rings         ? "shared memory, rings"
+             : streams        ? "shared memory, streaming stores"
+             : through_memory ? "shared memory"
+                              : "process_vm_readv, process_vm_writev");
 }
 
 /* Once the buffers are there: everyone learns where they are. */

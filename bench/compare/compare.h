@@ -40,17 +40,17 @@ struct compare_hello {
 
 /* The driver's wish. Reductions are sums of f32. */
 struct compare_order {
-    int op;             /* COMPARE_OPS: end */
-    int check;          /* 1: one operation with each rank as root, its data checked; no samples */
-    size_t bytes;       /* what one rank has, all its blocks together (as nccl-tests counts) */
-    unsigned warmup;    /* operations before the samples */
-    unsigned chunk;     /* operations in a sample */
+    int op;          /* COMPARE_OPS: end */
+    int check;       /* 1: one operation with each rank as root, its data checked; no samples */
+    size_t bytes;    /* what one rank has, all its blocks together (as nccl-tests counts) */
+    unsigned warmup; /* operations before the samples */
+    unsigned chunk;  /* operations in a sample */
     unsigned samples;
 };
 
 /* A rank's answer, with the samples behind it: microseconds of one operation (pingpong: one way). */
 struct compare_answer {
-    uint64_t wrong;     /* elements */
+    uint64_t wrong; /* elements */
     unsigned samples;
     /* of the rank's core to somebody else, willing (a yield counts) or not, of one operation; of all ranks once merged */
     double switches;
@@ -68,7 +68,7 @@ struct compare_work {
 /* One process of a world. */
 struct compare_rank {
     int rank, size;
-    const char *folder;  /* private to the world, for libraries that meet by files */
+    const char *folder; /* private to the world, for libraries that meet by files */
     size_t capacity_bytes;
     char *send, *recv;   /* page-aligned, capacity_bytes and one block each */
     const char *variant; /* of the library, by its own names */

@@ -17,16 +17,16 @@
 
 struct driver_options {
     int ranks;
-    bool net;              /* between hosts: TCP where a library has something else */
-    const char *enter;     /* with net: words before each rank's command, %r the rank; mpirun gets rank 0's; NULL: none */
-    const char *root;      /* with net: where ranks of libpickle meet, without the port */
-    bool bind;             /* each rank to a core, in turn */
-    bool backwards;        /* the last world of the list is started first, and so has the memory that others get otherwise */
+    bool net;          /* between hosts: TCP where a library has something else */
+    const char *enter; /* with net: words before each rank's command, %r the rank; mpirun gets rank 0's; NULL: none */
+    const char *root;  /* with net: where ranks of libpickle meet, without the port */
+    bool bind;         /* each rank to a core, in turn */
+    bool backwards;    /* the last world of the list is started first, and so has the memory that others get otherwise */
     bool operations[COMPARE_OPS];
     size_t begin_bytes, end_bytes;
     unsigned factor, rounds;
-    double turn_us;        /* how long a world works before the next has its turn */
-    const char *worlds;    /* list, or NULL */
+    double turn_us;     /* how long a world works before the next has its turn */
+    const char *worlds; /* list, or NULL */
     const char *csv_path, *json_path;
 };
 
@@ -37,13 +37,13 @@ enum driver_family { FAMILY_PICKLE, FAMILY_OMPI, FAMILY_GLOO, FAMILY_BARE, FAMIL
 struct driver_world {
     char label[LABEL_BYTES];
     enum driver_family family;
-    char command[COMMAND_BYTES];           /* as it is printed, with what is set */
-    char settings[COMPARE_TEXT_BYTES];     /* rank 0's hello */
-    char absent[COMPARE_TEXT_BYTES];       /* why it does not take part; empty: it does */
+    char command[COMMAND_BYTES];       /* as it is printed, with what is set */
+    char settings[COMPARE_TEXT_BYTES]; /* rank 0's hello */
+    char absent[COMPARE_TEXT_BYTES];   /* why it does not take part; empty: it does */
     unsigned operations;
     int ranks;
     int fds[RANKS_MAX];
-    pid_t pids[RANKS_MAX];                 /* of what was started: one a rank, or one launcher */
+    pid_t pids[RANKS_MAX]; /* of what was started: one a rank, or one launcher */
     int started;
 };
 
@@ -52,7 +52,7 @@ struct driver_result {
     bool measured;
     double median_us, p99_us, min_us;
     double turn_us[ROUNDS_MAX]; /* median of each turn */
-    double switches; /* of cores to another process, of all ranks together, of one operation */
+    double switches;            /* of cores to another process, of all ranks together, of one operation */
     unsigned samples;
     uint64_t wrong;
     char note[COMPARE_NOTE_BYTES];
@@ -68,12 +68,12 @@ struct driver {
     struct driver_options options;
     struct driver_world worlds[WORLDS_MAX];
     int world_count;
-    char folder[64];       /* sockets, logs and what libraries meet by */
+    char folder[64]; /* sockets, logs and what libraries meet by */
     int listener;
     FILE *csv, *json;
     bool first_row;
     uint64_t wrong;
-    bool died;             /* a world of libpickle that had taken part */
+    bool died; /* a world of libpickle that had taken part */
 };
 
 /* main.c */

@@ -29,7 +29,8 @@
 #include <utility>
 #include <vector>
 
-namespace {
+namespace
+{
 
 using gloo::AllreduceOptions;
 
@@ -45,9 +46,15 @@ struct State {
     std::unique_ptr<gloo::transport::UnboundBuffer> unbound_send, unbound_recv;
 } state;
 
-float *floats(char *memory) { return reinterpret_cast<float *>(memory); }
+float *floats(char *memory)
+{
+    return reinterpret_cast<float *>(memory);
+}
 
-void add(void *out, const void *a, const void *b, size_t n) { gloo::sum<float>(out, a, b, n); }
+void add(void *out, const void *a, const void *b, size_t n)
+{
+    gloo::sum<float>(out, a, b, n);
+}
 
 void open_world(compare_rank *self, int, char **)
 {
@@ -72,7 +79,8 @@ void open_world(compare_rank *self, int, char **)
             state.context->getPair(peer)->setSync(true, true);
     std::snprintf(self->settings, sizeof self->settings, "Gloo %d.%d.%d, tcp %s, %s", GLOO_VERSION_MAJOR, GLOO_VERSION_MINOR,
                   GLOO_VERSION_PATCH, interface != nullptr ? interface : "127.0.0.1",
-                  state.poll ? "callers poll (pair buffers, older algorithms)" : "device thread; allreduce: fastest of ring, bcube, halving");
+                  state.poll ? "callers poll (pair buffers, older algorithms)"
+                             : "device thread; allreduce: fastest of ring, bcube, halving");
 }
 
 void close_world(compare_rank *)
@@ -144,8 +152,8 @@ template <typename Made, typename... Arguments> void make(Arguments &&...argumen
 
 void prepare_polled(compare_rank *self, const compare_work *work)
 {
-    std::vector<float *> in_place{floats(self->recv)};
-    std::vector<const float *> in{floats(self->send)};
+    std::vector<float *> in_place{ floats(self->recv) };
+    std::vector<const float *> in{ floats(self->send) };
 
     if (work->op == COMPARE_BARRIER)
         make<gloo::BarrierAllToAll>();
@@ -165,7 +173,7 @@ void prepare_polled(compare_rank *self, const compare_work *work)
 
 void prepare(compare_rank *self, const compare_work *work)
 {
-    std::vector<float *> in_place{floats(self->recv)};
+    std::vector<float *> in_place{ floats(self->recv) };
 
     state.algorithms.clear();
     state.send.reset();
@@ -289,7 +297,7 @@ void guarded_open(compare_rank *self, int argc, char **argv)
 
 void explain(compare_rank *, const compare_work *work, char note[COMPARE_NOTE_BYTES])
 {
-    static const char *const names[] = {"ring", "bcube", "halving and doubling"};
+    static const char *const names[] = { "ring", "bcube", "halving and doubling" };
 
     if (work->op == COMPARE_ALLREDUCE)
         std::snprintf(note, COMPARE_NOTE_BYTES, "%s", names[state.allreduce]);

@@ -8,18 +8,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SAMPLE_US 20.0      /* what is shorter is sampled in several operations */
+#define SAMPLE_US 20.0 /* what is shorter is sampled in several operations */
 #define PROBE_SAMPLES 5u
 #define LEAST_SAMPLES 3u
-#define SETTLE_ROUNDS 3     /* at most, until a guess is no shorter than */
-#define SETTLED 0.8         /* so much of the one before */
+#define SETTLE_ROUNDS 3 /* at most, until a guess is no shorter than */
+#define SETTLED 0.8     /* so much of the one before */
 #define CHUNK_MAX 1000u
 #define WARMUP_US 500.0
-#define WAKE_BYTES 8 /* a time */
+#define WAKE_BYTES 8                          /* a time */
 #define CHECKED_TWICE_BYTES ((size_t)4 << 20) /* beyond, once must do: making the data takes longer than the operation */
 
-static const char *const op_names[COMPARE_OPS] = { "pingpong",       "allreduce", "allgather", "alltoall",
-                                                   "reduce_scatter", "broadcast", "reduce",    "barrier",  "wake" };
+static const char *const op_names[COMPARE_OPS] = { "pingpong",  "allreduce", "allgather", "alltoall", "reduce_scatter",
+                                                   "broadcast", "reduce",    "barrier",   "wake" };
 
 const char *driver_op_name(enum compare_op op)
 {

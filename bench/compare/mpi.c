@@ -49,18 +49,35 @@ static void run(struct compare_rank *self, const struct compare_work *work)
     int count = (int)work->count, block = (int)work->block;
 
     switch (work->op) {
-    case COMPARE_PINGPONG: pingpong(self, count); break;
-    case COMPARE_ALLREDUCE: MPI_Allreduce(self->send, self->recv, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
-    case COMPARE_ALLGATHER: MPI_Allgather(self->send, block, MPI_FLOAT, self->recv, block, MPI_FLOAT, MPI_COMM_WORLD); break;
-    case COMPARE_ALLTOALL: MPI_Alltoall(self->send, block, MPI_FLOAT, self->recv, block, MPI_FLOAT, MPI_COMM_WORLD); break;
+    case COMPARE_PINGPONG:
+        pingpong(self, count);
+        break;
+    case COMPARE_ALLREDUCE:
+        MPI_Allreduce(self->send, self->recv, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        break;
+    case COMPARE_ALLGATHER:
+        MPI_Allgather(self->send, block, MPI_FLOAT, self->recv, block, MPI_FLOAT, MPI_COMM_WORLD);
+        break;
+    case COMPARE_ALLTOALL:
+        MPI_Alltoall(self->send, block, MPI_FLOAT, self->recv, block, MPI_FLOAT, MPI_COMM_WORLD);
+        break;
     case COMPARE_REDUCE_SCATTER:
         MPI_Reduce_scatter_block(self->send, self->recv, block, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
         break;
-    case COMPARE_BROADCAST: MPI_Bcast(self->recv, count, MPI_FLOAT, work->root, MPI_COMM_WORLD); break;
-    case COMPARE_REDUCE: MPI_Reduce(self->send, self->recv, count, MPI_FLOAT, MPI_SUM, work->root, MPI_COMM_WORLD); break;
-    case COMPARE_BARRIER: MPI_Barrier(MPI_COMM_WORLD); break;
-    case COMPARE_WAKE: one_way(self, count); break;
-    case COMPARE_OPS: break;
+    case COMPARE_BROADCAST:
+        MPI_Bcast(self->recv, count, MPI_FLOAT, work->root, MPI_COMM_WORLD);
+        break;
+    case COMPARE_REDUCE:
+        MPI_Reduce(self->send, self->recv, count, MPI_FLOAT, MPI_SUM, work->root, MPI_COMM_WORLD);
+        break;
+    case COMPARE_BARRIER:
+        MPI_Barrier(MPI_COMM_WORLD);
+        break;
+    case COMPARE_WAKE:
+        one_way(self, count);
+        break;
+    case COMPARE_OPS:
+        break;
     }
 }
 

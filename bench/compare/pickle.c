@@ -81,32 +81,49 @@ static void run(struct compare_rank *self, const struct compare_work *work)
     void *send = self->send, *recv = self->recv;
 
     switch (work->op) {
-    case COMPARE_PINGPONG: pingpong(self, count); break;
-    case COMPARE_ALLREDUCE: must(pk_allreduce(send, recv, count, PK_F32, PK_SUM, comm, PK_BLOCKING), "pk_allreduce"); break;
-    case COMPARE_ALLGATHER: must(pk_allgather(send, recv, block, PK_F32, comm, PK_BLOCKING), "pk_allgather"); break;
-    case COMPARE_ALLTOALL: must(pk_alltoall(send, recv, block, PK_F32, comm, PK_BLOCKING), "pk_alltoall"); break;
+    case COMPARE_PINGPONG:
+        pingpong(self, count);
+        break;
+    case COMPARE_ALLREDUCE:
+        must(pk_allreduce(send, recv, count, PK_F32, PK_SUM, comm, PK_BLOCKING), "pk_allreduce");
+        break;
+    case COMPARE_ALLGATHER:
+        must(pk_allgather(send, recv, block, PK_F32, comm, PK_BLOCKING), "pk_allgather");
+        break;
+    case COMPARE_ALLTOALL:
+        must(pk_alltoall(send, recv, block, PK_F32, comm, PK_BLOCKING), "pk_alltoall");
+        break;
     case COMPARE_REDUCE_SCATTER:
         must(pk_reduce_scatter(send, recv, block, PK_F32, PK_SUM, comm, PK_BLOCKING), "pk_reduce_scatter");
         break;
-    case COMPARE_BROADCAST: must(pk_broadcast(recv, recv, count, PK_F32, work->root, comm, PK_BLOCKING), "pk_broadcast"); break;
-    case COMPARE_REDUCE: must(pk_reduce(send, recv, count, PK_F32, PK_SUM, work->root, comm, PK_BLOCKING), "pk_reduce"); break;
-    case COMPARE_BARRIER: must(pk_barrier(comm, PK_BLOCKING), "pk_barrier"); break;
-    case COMPARE_WAKE: one_way(self, count); break;
-    case COMPARE_OPS: break;
+    case COMPARE_BROADCAST:
+        must(pk_broadcast(recv, recv, count, PK_F32, work->root, comm, PK_BLOCKING), "pk_broadcast");
+        break;
+    case COMPARE_REDUCE:
+        must(pk_reduce(send, recv, count, PK_F32, PK_SUM, work->root, comm, PK_BLOCKING), "pk_reduce");
+        break;
+    case COMPARE_BARRIER:
+        must(pk_barrier(comm, PK_BLOCKING), "pk_barrier");
+        break;
+    case COMPARE_WAKE:
+        one_way(self, count);
+        break;
+    case COMPARE_OPS:
+        break;
     }
 }
 
 static void explain(struct compare_rank *self, const struct compare_work *work, char note[COMPARE_NOTE_BYTES])
 {
-    static const pk_op_kind_t kinds[COMPARE_OPS] = { PK_OP_SEND,           PK_OP_ALLREDUCE, PK_OP_ALLGATHER, PK_OP_ALLTOALL,
-                                                     PK_OP_REDUCE_SCATTER, PK_OP_BROADCAST, PK_OP_REDUCE,    PK_OP_BARRIER,
-                                                     PK_OP_SEND };
+    static const pk_op_kind_t kinds[COMPARE_OPS] = { PK_OP_SEND,     PK_OP_ALLREDUCE,      PK_OP_ALLGATHER,
+                                                     PK_OP_ALLTOALL, PK_OP_REDUCE_SCATTER, PK_OP_BROADCAST,
+                                                     PK_OP_REDUCE,   PK_OP_BARRIER,        PK_OP_SEND };
     pk_explanation_t how = { .struct_size = sizeof how };
     int parts = work->op == COMPARE_ALLGATHER || work->op == COMPARE_ALLTOALL || work->op == COMPARE_REDUCE_SCATTER;
     size_t count = work->op == COMPARE_BARRIER ? 0 : parts ? work->block : work->count;
 
-    if (pk_explain(comm, kinds[work->op], count, PK_F32, PK_MEM_HOST, work->op == COMPARE_BROADCAST, (self->rank + 1) % self->size,
-                   &how) == PK_OK)
+    if (pk_explain(comm, kinds[work->op], count, PK_F32, PK_MEM_HOST, work->op == COMPARE_BROADCAST,
+                   (self->rank + 1) % self->size, &how) == PK_OK)
         snprintf(note, COMPARE_NOTE_BYTES, "%.31s over %.24s", how.algorithm, how.transports);
 }
 

@@ -78,13 +78,21 @@ static float expected(const struct compare_rank *self, const struct compare_work
     float sum = 0;
 
     switch (work->op) {
-    case COMPARE_PINGPONG: return number(1 - self->rank, i);
-    case COMPARE_WAKE: return number(0, i);
-    case COMPARE_BROADCAST: return number(work->root, i);
-    case COMPARE_ALLGATHER: return number((int)part, within);
-    case COMPARE_ALLTOALL: return number((int)part, (size_t)self->rank * work->block + within);
-    case COMPARE_REDUCE_SCATTER: i += (size_t)self->rank * work->block; break;
-    default: break;
+    case COMPARE_PINGPONG:
+        return number(1 - self->rank, i);
+    case COMPARE_WAKE:
+        return number(0, i);
+    case COMPARE_BROADCAST:
+        return number(work->root, i);
+    case COMPARE_ALLGATHER:
+        return number((int)part, within);
+    case COMPARE_ALLTOALL:
+        return number((int)part, (size_t)self->rank * work->block + within);
+    case COMPARE_REDUCE_SCATTER:
+        i += (size_t)self->rank * work->block;
+        break;
+    default:
+        break;
     }
     for (int r = 0; r < self->size; r++)
         sum += number(r, i);
@@ -94,14 +102,21 @@ static float expected(const struct compare_rank *self, const struct compare_work
 static size_t result_count(const struct compare_rank *self, const struct compare_work *work)
 {
     switch (work->op) {
-    case COMPARE_PINGPONG: return self->rank < 2 ? work->count : 0;
-    case COMPARE_WAKE: return self->rank == 1 ? work->count : 0;
-    case COMPARE_REDUCE: return self->rank == work->root ? work->count : 0;
+    case COMPARE_PINGPONG:
+        return self->rank < 2 ? work->count : 0;
+    case COMPARE_WAKE:
+        return self->rank == 1 ? work->count : 0;
+    case COMPARE_REDUCE:
+        return self->rank == work->root ? work->count : 0;
     case COMPARE_ALLGATHER:
-    case COMPARE_ALLTOALL: return work->block * (size_t)self->size;
-    case COMPARE_REDUCE_SCATTER: return work->block;
-    case COMPARE_BARRIER: return 0;
-    default: return work->count;
+    case COMPARE_ALLTOALL:
+        return work->block * (size_t)self->size;
+    case COMPARE_REDUCE_SCATTER:
+        return work->block;
+    case COMPARE_BARRIER:
+        return 0;
+    default:
+        return work->count;
     }
 }
 

@@ -72,11 +72,11 @@ void driver_header(struct driver *driver)
     uname(&system);
     strftime(date, sizeof date, "%Y-%m-%d %H:%M", localtime_r(&now, &tm));
     getloadavg(&load, 1);
-    printf("# pickle-compare, %s, %s, %ld CPUs, Linux %s, load before %.1f (what else runs spoils times, above all of threads)\n", date,
-           cpu, sysconf(_SC_NPROCESSORS_ONLN), system.release, load);
+    printf("# pickle-compare, %s, %s, %ld CPUs, Linux %s, load before %.1f (what else runs spoils times, above all of threads)\n",
+           date, cpu, sysconf(_SC_NPROCESSORS_ONLN), system.release, load);
     printf("# %d ranks a world, %s, %u rounds of %.0f ms a size, turn by turn; every result checked; sums of f32\n",
-           driver->options.ranks, driver->options.bind ? "each rank bound to a core" : "not bound to cores", driver->options.rounds,
-           driver->options.turn_us * 1e-3);
+           driver->options.ranks, driver->options.bind ? "each rank bound to a core" : "not bound to cores",
+           driver->options.rounds, driver->options.turn_us * 1e-3);
     for (int w = 0; w < driver->world_count; w++) {
         const struct driver_world *world = &driver->worlds[w];
 
@@ -89,8 +89,10 @@ void driver_header(struct driver *driver)
     driver->csv = output_open(driver->options.csv_path);
     driver->json = output_open(driver->options.json_path);
     if (driver->csv != NULL)
-        fputs("operation,bytes,ranks,world,family,median_us,p99_us,min_us,samples,ratio,ratio_rounds,ratio_least,ratio_most,wrong,"
-              "how,switches\n", driver->csv);
+        fputs(
+            "operation,bytes,ranks,world,family,median_us,p99_us,min_us,samples,ratio,ratio_rounds,ratio_least,ratio_most,wrong,"
+            "how,switches\n",
+            driver->csv);
     if (driver->json != NULL)
         json_header(driver, cpu, date);
     print_heads(driver);
@@ -181,10 +183,10 @@ static void csv_row(const struct driver *driver, const struct driver_row *row)
         struct spread spread = round_ratios(driver, row, w);
 
         if (r->measured)
-            fprintf(driver->csv, "%s,%zu,%d,%s,%s,%.3f,%.3f,%.3f,%u,%.4f,%.4f,%.4f,%.4f,%llu,\"%s\",%.1f\n", driver_op_name(row->op), row->bytes,
-                    driver->options.ranks, driver->worlds[w].label, family_names[driver->worlds[w].family], r->median_us, r->p99_us,
-                    r->min_us, r->samples, ratio(row, w), spread.median, spread.least, spread.most, (unsigned long long)r->wrong,
-                    r->note, r->switches);
+            fprintf(driver->csv, "%s,%zu,%d,%s,%s,%.3f,%.3f,%.3f,%u,%.4f,%.4f,%.4f,%.4f,%llu,\"%s\",%.1f\n",
+                    driver_op_name(row->op), row->bytes, driver->options.ranks, driver->worlds[w].label,
+                    family_names[driver->worlds[w].family], r->median_us, r->p99_us, r->min_us, r->samples, ratio(row, w),
+                    spread.median, spread.least, spread.most, (unsigned long long)r->wrong, r->note, r->switches);
     }
 }
 
@@ -202,9 +204,11 @@ static void json_row(const struct driver *driver, const struct driver_row *row)
             continue;
         fprintf(driver->json, "%s\n   {\"world\": ", comma);
         output_json_string(driver->json, driver->worlds[w].label);
-        fprintf(driver->json, ", \"median_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, \"samples\": %u, \"ratio\": %.4f,"
-                " \"ratio_rounds\": [%.4f, %.4f, %.4f], \"switches\": %.1f, \"wrong\": %llu, \"how\": ", r->median_us, r->p99_us, r->min_us,
-                r->samples, ratio(row, w), spread.least, spread.median, spread.most, r->switches, (unsigned long long)r->wrong);
+        fprintf(driver->json,
+                ", \"median_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, \"samples\": %u, \"ratio\": %.4f,"
+                " \"ratio_rounds\": [%.4f, %.4f, %.4f], \"switches\": %.1f, \"wrong\": %llu, \"how\": ",
+                r->median_us, r->p99_us, r->min_us, r->samples, ratio(row, w), spread.least, spread.median, spread.most,
+                r->switches, (unsigned long long)r->wrong);
         output_json_string(driver->json, r->note);
         fputc('}', driver->json);
         comma = ",";

@@ -37,11 +37,11 @@
 #define COPY_MAX ((size_t)512 << 10) /* of one send; more takes no less time */
 #define PIECE ((size_t)512 << 10)
 #define PIPE_BYTES (1 << 20)
-#define KEPT_MAX ((size_t)64 << 10) /* of a message that is kept; */
-#define KEPT_BYTES ((size_t)256 << 10) /* of all of them */
+#define KEPT_MAX ((size_t)64 << 10)     /* of a message that is kept; */
+#define KEPT_BYTES ((size_t)256 << 10)  /* of all of them */
 #define ONE_HOP_MAX ((size_t)256 << 10) /* above in halves: 0.9 of the time of one hop */
-#define TWICE_MAX ((size_t)512 << 10) /* of sums that are written twice; */
-#define FRAMED_MAX ((size_t)2016) /* of a message with a head */
+#define TWICE_MAX ((size_t)512 << 10)   /* of sums that are written twice; */
+#define FRAMED_MAX ((size_t)2016)       /* of a message with a head */
 #define LINE ((size_t)64)
 #define PLACES 4 /* so often, one behind another: a peer that begins the next but one has read the last but one */
 
@@ -143,15 +143,15 @@ static void close_world(struct compare_rank *self)
 
 /* What is written and read, a stream each way. Of the stream in, the first `summed` bytes are added to own elements. */
 struct traffic {
-    const char *out;             /* the first bytes of the stream out; behind them those at `then` */
+    const char *out; /* the first bytes of the stream out; behind them those at `then` */
     size_t first;
     const char *then;
-    size_t total_out, may_out;   /* bytes [0, may_out) are there already */
+    size_t total_out, may_out; /* bytes [0, may_out) are there already */
     size_t total_in, summed;
-    const float *own;            /* summed with what comes, into `sums` */
-    float *sums, *again;         /* again: NULL, or written as well */
-    char *plain;                 /* where the rest goes */
-    int keeps;                   /* a copy of what went out, once it has */
+    const float *own;    /* summed with what comes, into `sums` */
+    float *sums, *again; /* again: NULL, or written as well */
+    char *plain;         /* where the rest goes */
+    int keeps;           /* a copy of what went out, once it has */
 };
 
 static ssize_t send_spliced(const char *at, size_t bytes)
@@ -339,12 +339,26 @@ static void allreduce(struct compare_rank *self, size_t count)
     float *again = bytes > ONE_HOP_MAX && mine * sizeof(float) <= TWICE_MAX ? next_place() : NULL;
 
     if (bytes <= ONE_HOP_MAX)
-        carry((struct traffic){ .out = self->send, .first = bytes, .total_out = bytes, .may_out = bytes, .total_in = bytes,
-                                .summed = bytes, .own = send, .sums = recv, .keeps = is_kept(bytes) });
+        carry((struct traffic){ .out = self->send,
+                                .first = bytes,
+                                .total_out = bytes,
+                                .may_out = bytes,
+                                .total_in = bytes,
+                                .summed = bytes,
+                                .own = send,
+                                .sums = recv,
+                                .keeps = is_kept(bytes) });
     else
-        carry((struct traffic){ .out = (char *)(send + their_first), .first = bytes - mine * sizeof(float),
-                                .then = (char *)(again != NULL ? again : recv + my_first), .total_out = bytes, .may_out = bytes - mine * sizeof(float), .total_in = bytes,
-                                .summed = mine * sizeof(float), .own = send + my_first, .sums = recv + my_first, .again = again,
+        carry((struct traffic){ .out = (char *)(send + their_first),
+                                .first = bytes - mine * sizeof(float),
+                                .then = (char *)(again != NULL ? again : recv + my_first),
+                                .total_out = bytes,
+                                .may_out = bytes - mine * sizeof(float),
+                                .total_in = bytes,
+                                .summed = mine * sizeof(float),
+                                .own = send + my_first,
+                                .sums = recv + my_first,
+                                .again = again,
                                 .plain = (char *)(recv + their_first) });
     if (!is_kept(bytes) && again == NULL)
         acknowledge();

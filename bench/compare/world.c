@@ -262,7 +262,9 @@ static void add_mpirun(const struct driver *driver, const struct kind *kind, str
     bool crowded = driver->options.ranks > sysconf(_SC_NPROCESSORS_ONLN);
 
     snprintf(start, sizeof start, "mpirun --allow-run-as-root --oversubscribe -n %d --bind-to %s", driver->options.ranks,
-             !driver->options.bind ? "none" : crowded ? "core:overload-allowed" : "core");
+             !driver->options.bind ? "none"
+             : crowded             ? "core:overload-allowed"
+                                   : "core");
     words_add(command, start, " ");
     /* More ranks than cores: those that wait must make room. */
     if (crowded)

@@ -94,7 +94,7 @@ static void bind_to(const int *cpus, int n)
 
 struct job {
     int ranks, cpus;
-    bool groups;   /* both kinds of turns in each pair; else one turn, of single calls, */
+    bool groups;    /* both kinds of turns in each pair; else one turn, of single calls, */
     int kind, pair; /* which is this one */
 };
 
@@ -176,7 +176,8 @@ int main(int argc, char **argv)
     cpu_set_t mine;
     int cpus[2], n = 0;
 
-    if (arguments_parse("pickle-crowded", "usage: pickle-crowded [PAIRS]   (default 15)\n", &(struct argument){ 0 }, 0, 1, argc, argv) < argc)
+    if (arguments_parse("pickle-crowded", "usage: pickle-crowded [PAIRS]   (default 15)\n", &(struct argument){ 0 }, 0, 1, argc,
+                        argv) < argc)
         pairs = (int)argument_size("PAIRS", argv[argc - 1], 1, PAIRS_MAX);
     if (sched_getaffinity(0, sizeof mine, &mine) != 0) {
         perror("pickle-crowded: sched_getaffinity");

@@ -32,11 +32,12 @@ static void open_table(struct jobs_run *run)
     library_describe(run, library);
     if (run->world.rank != 0)
         return;
-    snprintf(about, sizeof about,
-             "allreduce: %zu elements of %s (%.3f MB), sum; %u jobs after %u to warm up\n%s, %d ranks on %ld CPUs, %s memory\n"
-             "a job begins behind a barrier and lasts until the slowest rank has its result; goodput: bits of one rank's data / duration",
-             o->numel, jobs_type_names[o->type], (double)(o->numel * type_bytes[o->type]) * 1e-6, o->steps, o->warmup, library,
-             run->world.size, sysconf(_SC_NPROCESSORS_ONLN), o->cuda ? "cuda" : "host");
+    snprintf(
+        about, sizeof about,
+        "allreduce: %zu elements of %s (%.3f MB), sum; %u jobs after %u to warm up\n%s, %d ranks on %ld CPUs, %s memory\n"
+        "a job begins behind a barrier and lasts until the slowest rank has its result; goodput: bits of one rank's data / duration",
+        o->numel, jobs_type_names[o->type], (double)(o->numel * type_bytes[o->type]) * 1e-6, o->steps, o->warmup, library,
+        run->world.size, sysconf(_SC_NPROCESSORS_ONLN), o->cuda ? "cuda" : "host");
     run->table = table_open("pickle-perf-jobs", about, columns, o->csv_path, o->json_path);
 }
 
@@ -48,10 +49,18 @@ static int64_t term(int rank, unsigned job, size_t i)
 static void store(void *out, size_t i, enum jobs_type type, int64_t number)
 {
     switch (type) {
-    case JOBS_F32: ((float *)out)[i] = (float)number; break;
-    case JOBS_INT32: ((int32_t *)out)[i] = (int32_t)number; break;
-    case JOBS_F64: ((double *)out)[i] = (double)number; break;
-    default: ((int64_t *)out)[i] = number; break;
+    case JOBS_F32:
+        ((float *)out)[i] = (float)number;
+        break;
+    case JOBS_INT32:
+        ((int32_t *)out)[i] = (int32_t)number;
+        break;
+    case JOBS_F64:
+        ((double *)out)[i] = (double)number;
+        break;
+    default:
+        ((int64_t *)out)[i] = number;
+        break;
     }
 }
 
@@ -106,8 +115,10 @@ static double run_job(struct jobs_run *run, const struct buffers *b, unsigned jo
 static void row(struct jobs_run *run, const char *name, double duration_ns, double goodput, double wrong)
 {
     if (run->world.rank == 0)
-        table_row(run->table, (struct table_cell[]){ TABLE_TEXT(name), TABLE_TEXT(library_name), TABLE_NUMBER(duration_ns),
-                  TABLE_NUMBER(goodput), TABLE_NUMBER(wrong) }, NULL);
+        table_row(run->table,
+                  (struct table_cell[]){ TABLE_TEXT(name), TABLE_TEXT(library_name), TABLE_NUMBER(duration_ns),
+                                         TABLE_NUMBER(goodput), TABLE_NUMBER(wrong) },
+                  NULL);
 }
 
 struct statistics {

@@ -26,8 +26,17 @@ static const char about_options[] =
     "      --csv FILE --json FILE\n"
     "      --spoil           change a result before it is checked: the program must then fail\n";
 
-static struct jobs_options o = { .layers = 4, .hidden = 128, .tokens = 64, .pieces = 8, .warmup = 5, .bucket_bytes = (size_t)1 << 20,
-                                 .begin_bytes = 4096, .end_bytes = (size_t)16 << 20, .factor = 8, .numel = 1048576, .type = JOBS_INT32 };
+static struct jobs_options o = { .layers = 4,
+                                 .hidden = 128,
+                                 .tokens = 64,
+                                 .pieces = 8,
+                                 .warmup = 5,
+                                 .bucket_bytes = (size_t)1 << 20,
+                                 .begin_bytes = 4096,
+                                 .end_bytes = (size_t)16 << 20,
+                                 .factor = 8,
+                                 .numel = 1048576,
+                                 .type = JOBS_INT32 };
 static const char *const devices[] = { "host", "cuda", NULL };
 
 static const struct argument table[] = {

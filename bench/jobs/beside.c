@@ -164,7 +164,8 @@ static void prepare(struct jobs_run *run, struct background *b, enum jobs_kind k
     b->batch = batch_of(b);
 }
 
-static void report(struct jobs_run *run, const char *operation, size_t bytes, const struct turn *turns, unsigned n, uint64_t wrong)
+static void report(struct jobs_run *run, const char *operation, size_t bytes, const struct turn *turns, unsigned n,
+                   uint64_t wrong)
 {
     double values[4][ROUNDS_MAX], alone, beside, rate, gigabytes;
     bool covered = true;
@@ -181,11 +182,13 @@ static void report(struct jobs_run *run, const char *operation, size_t bytes, co
     rate = median(values[3], n);
     gigabytes = rate * beside * 1e-6;
     if (run->world.rank == 0)
-        table_row(run->table, (struct table_cell[]){ TABLE_TEXT(operation), TABLE_TEXT(library_name),
-                  TABLE_NUMBER(run->world.size), TABLE_NUMBER(bytes), TABLE_NUMBER(alone * 1e-3), TABLE_NUMBER(beside * 1e-3),
-                  TABLE_NUMBER(alone / beside), TABLE_NUMBER(median(values[2], n)), TABLE_NUMBER(rate),
-                  TABLE_NUMBER(gigabytes > 0 ? (beside - alone) * 1e-3 / gigabytes : NAN), TABLE_TEXT(covered ? "yes" : "no"),
-                  TABLE_NUMBER(wrong) }, NULL);
+        table_row(run->table,
+                  (struct table_cell[]){ TABLE_TEXT(operation), TABLE_TEXT(library_name), TABLE_NUMBER(run->world.size),
+                                         TABLE_NUMBER(bytes), TABLE_NUMBER(alone * 1e-3), TABLE_NUMBER(beside * 1e-3),
+                                         TABLE_NUMBER(alone / beside), TABLE_NUMBER(median(values[2], n)), TABLE_NUMBER(rate),
+                                         TABLE_NUMBER(gigabytes > 0 ? (beside - alone) * 1e-3 / gigabytes : NAN),
+                                         TABLE_TEXT(covered ? "yes" : "no"), TABLE_NUMBER(wrong) },
+                  NULL);
 }
 
 static void measure(struct jobs_run *run, struct background *b, enum jobs_kind kind, size_t bytes, double flops)
@@ -213,12 +216,13 @@ static void open_table(struct jobs_run *run)
     library_describe(run, library);
     if (run->world.rank != 0)
         return;
-    snprintf(about, sizeof about,
-             "beside: %s\n%s, %d ranks of two threads on %ld CPUs%s; medians of %u turns of %.0f ms\n"
-             "rate: bytes that leave each rank; lost: longer computing per GB that left; covered: messages went all the time on all ranks",
-             o->mode->what, library, run->world.size, cpus,
-             2 * run->world.size > cpus ? " (more threads than CPUs: the messages take CPU from the computing)" : "",
-             o->steps < ROUNDS_MAX ? o->steps : ROUNDS_MAX, PIECE_US * 1e-3);
+    snprintf(
+        about, sizeof about,
+        "beside: %s\n%s, %d ranks of two threads on %ld CPUs%s; medians of %u turns of %.0f ms\n"
+        "rate: bytes that leave each rank; lost: longer computing per GB that left; covered: messages went all the time on all ranks",
+        o->mode->what, library, run->world.size, cpus,
+        2 * run->world.size > cpus ? " (more threads than CPUs: the messages take CPU from the computing)" : "",
+        o->steps < ROUNDS_MAX ? o->steps : ROUNDS_MAX, PIECE_US * 1e-3);
     run->table = table_open("pickle-perf-jobs", about, columns, o->csv_path, o->json_path);
 }
 

@@ -46,7 +46,7 @@ struct copies {
     struct handle peer;    /* rank 1's */
     int fd;                /* the target's file, at both */
     double us[WAYS];
-    const char *reason;    /* why cells are empty */
+    const char *reason; /* why cells are empty */
 };
 
 static char *host_target(size_t bytes, int *fd)
@@ -226,10 +226,14 @@ static void report(struct copies *c, uint64_t wrong)
 
     if (reason == NULL)
         reason = cuda ? "copy by kernel: for host memory" : "asynchronous: a CPU's copy is done when it returns";
-    table_row(c->run->table, (struct table_cell[]){ TABLE_TEXT(cuda ? "cuda" : "host"), TABLE_NUMBER(c->bytes),
-              TABLE_NUMBER(c->us[ASYNCHRONOUS]), TABLE_NUMBER(c->us[SYNCHRONOUS]), TABLE_NUMBER(c->us[OPENING]),
-              TABLE_NUMBER(c->us[BY_KERNEL]), TABLE_NUMBER(c->us[OPEN]), TABLE_NUMBER(c->us[CLOSE]),
-              TABLE_NUMBER((double)c->bytes * 8e-3 / (cuda ? c->us[ASYNCHRONOUS] : c->us[SYNCHRONOUS])), TABLE_NUMBER(wrong) }, reason);
+    table_row(c->run->table,
+              (struct table_cell[]){ TABLE_TEXT(cuda ? "cuda" : "host"), TABLE_NUMBER(c->bytes),
+                                     TABLE_NUMBER(c->us[ASYNCHRONOUS]), TABLE_NUMBER(c->us[SYNCHRONOUS]),
+                                     TABLE_NUMBER(c->us[OPENING]), TABLE_NUMBER(c->us[BY_KERNEL]), TABLE_NUMBER(c->us[OPEN]),
+                                     TABLE_NUMBER(c->us[CLOSE]),
+                                     TABLE_NUMBER((double)c->bytes * 8e-3 / (cuda ? c->us[ASYNCHRONOUS] : c->us[SYNCHRONOUS])),
+                                     TABLE_NUMBER(wrong) },
+              reason);
 }
 
 static void measure(struct jobs_run *run, size_t bytes)
@@ -267,9 +271,10 @@ static void open_table(struct jobs_run *run)
     char about[512];
 
     snprintf(about, sizeof about,
-             "copies: %s\n%s memory, medians of %u; open: %s\nasynchronous: %u back to back; Gb/s: of the asynchronous copy%s", o->mode->what,
-             o->cuda ? "cuda" : "host", o->steps, o->cuda ? "cuIpcOpenMemHandle" : "mmap of the other process's memory file",
-             BARE_COPIES, o->cuda ? "" : ", on the host of the synchronous one");
+             "copies: %s\n%s memory, medians of %u; open: %s\nasynchronous: %u back to back; Gb/s: of the asynchronous copy%s",
+             o->mode->what, o->cuda ? "cuda" : "host", o->steps,
+             o->cuda ? "cuIpcOpenMemHandle" : "mmap of the other process's memory file", BARE_COPIES,
+             o->cuda ? "" : ", on the host of the synchronous one");
     run->table = table_open("pickle-perf-jobs", about, columns, o->csv_path, o->json_path);
 }
 
@@ -281,9 +286,11 @@ void jobs_copies(struct jobs_run *run)
         open_table(run);
     if (run->world.size != 2) {
         if (run->world.rank == 0)
-            table_row(run->table, (struct table_cell[]){ TABLE_TEXT(o->cuda ? "cuda" : "host"), TABLE_NUMBER(NAN), TABLE_NUMBER(NAN),
-                      TABLE_NUMBER(NAN), TABLE_NUMBER(NAN), TABLE_NUMBER(NAN), TABLE_NUMBER(NAN), TABLE_NUMBER(NAN), TABLE_NUMBER(NAN),
-                      TABLE_NUMBER(NAN) }, "is for 2 ranks");
+            table_row(run->table,
+                      (struct table_cell[]){ TABLE_TEXT(o->cuda ? "cuda" : "host"), TABLE_NUMBER(NAN), TABLE_NUMBER(NAN),
+                                             TABLE_NUMBER(NAN), TABLE_NUMBER(NAN), TABLE_NUMBER(NAN), TABLE_NUMBER(NAN),
+                                             TABLE_NUMBER(NAN), TABLE_NUMBER(NAN), TABLE_NUMBER(NAN) },
+                      "is for 2 ranks");
         return;
     }
     for (size_t bytes = o->begin_bytes; bytes <= o->end_bytes; bytes *= o->factor)

@@ -98,8 +98,13 @@ static void expert_prepare(struct jobs_run *run)
         coming[p] = tokens_for(run, (rank - p + n) % n) * run->options.hidden;
     }
     t = jobs_transfer(run, JOBS_ALLTOALLV, &run->world, 0);
-    *t = (struct jobs_transfer){ .kind = t->kind, .group = t->group, .source = own, .result = others, .send_counts = going,
-                                 .send_offsets = running_sum(going, n), .recv_counts = coming,
+    *t = (struct jobs_transfer){ .kind = t->kind,
+                                 .group = t->group,
+                                 .source = own,
+                                 .result = others,
+                                 .send_counts = going,
+                                 .send_offsets = running_sum(going, n),
+                                 .recv_counts = coming,
                                  .recv_offsets = running_sum(coming, n) };
     t = jobs_transfer(run, JOBS_ALLTOALLV, &run->world, 0);
     *t = run->transfers[0];

@@ -26,7 +26,7 @@ struct jobs_options {
     const struct jobs_mode *mode;
     unsigned layers, hidden, tokens, pieces; /* of the model; pieces: micro-batches of the pipeline */
     unsigned steps, warmup;
-    size_t bucket_bytes;                     /* gradients that are reduced at once, at least a layer's */
+    size_t bucket_bytes; /* gradients that are reduced at once, at least a layer's */
     size_t begin_bytes, end_bytes;
     unsigned factor;
     size_t numel;
@@ -61,9 +61,9 @@ struct jobs_transfer {
     const struct jobs_group *group;
     int to, from, origin;
     int tag;
-    bool forwards;  /* the source is what another transfer brought: nothing is filled in */
+    bool forwards; /* the source is what another transfer brought: nothing is filled in */
     float *source, *result;
-    size_t count;   /* elements of the whole or of a rank's part, as the operation counts */
+    size_t count; /* elements of the whole or of a rank's part, as the operation counts */
     size_t *send_counts, *send_offsets, *recv_counts, *recv_offsets; /* alltoallv: one of each a rank */
 };
 
@@ -73,11 +73,11 @@ enum { JOBS_COMPUTE = 1, JOBS_COMMUNICATE = 2 };
 struct jobs_run {
     struct jobs_options options;
     struct jobs_group world;
-    unsigned parts;       /* of a step that are done: JOBS_COMPUTE, JOBS_COMMUNICATE */
-    double sent_bytes;    /* by this rank since it was set to 0, as the best algorithm would */
+    unsigned parts;    /* of a step that are done: JOBS_COMPUTE, JOBS_COMMUNICATE */
+    double sent_bytes; /* by this rank since it was set to 0, as the best algorithm would */
     struct jobs_transfer *transfers;
     int transfer_count;
-    struct jobs_group rows, columns;   /* of the product of two patterns */
+    struct jobs_group rows, columns; /* of the product of two patterns */
     int gpu;
     gpu_stream_t compute_stream;
     gpu_kernel_t burn;

@@ -111,12 +111,24 @@ static int post(const struct jobs_transfer *t, MPI_Request *request)
     int n = (int)t->count;
 
     switch (t->kind) {
-    case JOBS_ALLREDUCE: MPI_Iallreduce(t->source, t->result, n, MPI_FLOAT, MPI_SUM, comm, request); break;
-    case JOBS_ALLGATHER: MPI_Iallgather(t->source, n, MPI_FLOAT, t->result, n, MPI_FLOAT, comm, request); break;
-    case JOBS_REDUCE_SCATTER: MPI_Ireduce_scatter_block(t->source, t->result, n, MPI_FLOAT, MPI_SUM, comm, request); break;
-    case JOBS_ALLTOALLV: alltoallv(t, request); break;
-    case JOBS_SEND: MPI_Isend(t->source, n, MPI_FLOAT, t->to, 0, comm, request); break;
-    case JOBS_RECV: MPI_Irecv(t->result, n, MPI_FLOAT, t->from, 0, comm, request); break;
+    case JOBS_ALLREDUCE:
+        MPI_Iallreduce(t->source, t->result, n, MPI_FLOAT, MPI_SUM, comm, request);
+        break;
+    case JOBS_ALLGATHER:
+        MPI_Iallgather(t->source, n, MPI_FLOAT, t->result, n, MPI_FLOAT, comm, request);
+        break;
+    case JOBS_REDUCE_SCATTER:
+        MPI_Ireduce_scatter_block(t->source, t->result, n, MPI_FLOAT, MPI_SUM, comm, request);
+        break;
+    case JOBS_ALLTOALLV:
+        alltoallv(t, request);
+        break;
+    case JOBS_SEND:
+        MPI_Isend(t->source, n, MPI_FLOAT, t->to, 0, comm, request);
+        break;
+    case JOBS_RECV:
+        MPI_Irecv(t->result, n, MPI_FLOAT, t->from, 0, comm, request);
+        break;
     case JOBS_SENDRECV:
         MPI_Irecv(t->result, n, MPI_FLOAT, t->from, 0, comm, request);
         MPI_Isend(t->source, n, MPI_FLOAT, t->to, 0, comm, request + 1);

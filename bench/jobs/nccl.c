@@ -170,15 +170,27 @@ static void post(const struct jobs_transfer *t, int channel)
     gpu_stream_t stream = channels[channel];
 
     switch (t->kind) {
-    case JOBS_ALLREDUCE: call(nccl->ncclAllReduce(t->source, t->result, t->count, NCCL_F32, NCCL_SUM, comm, stream), "ncclAllReduce"); break;
-    case JOBS_ALLGATHER: call(nccl->ncclAllGather(t->source, t->result, t->count, NCCL_F32, comm, stream), "ncclAllGather"); break;
+    case JOBS_ALLREDUCE:
+        call(nccl->ncclAllReduce(t->source, t->result, t->count, NCCL_F32, NCCL_SUM, comm, stream), "ncclAllReduce");
+        break;
+    case JOBS_ALLGATHER:
+        call(nccl->ncclAllGather(t->source, t->result, t->count, NCCL_F32, comm, stream), "ncclAllGather");
+        break;
     case JOBS_REDUCE_SCATTER:
         call(nccl->ncclReduceScatter(t->source, t->result, t->count, NCCL_F32, NCCL_SUM, comm, stream), "ncclReduceScatter");
         break;
-    case JOBS_ALLTOALLV: alltoallv(t, comm, stream); break;
-    case JOBS_SEND: send_to(t, 0, t->count, t->to, comm, stream); break;
-    case JOBS_RECV: recv_from(t, 0, t->count, t->from, comm, stream); break;
-    case JOBS_SENDRECV: exchange(t, comm, stream); break;
+    case JOBS_ALLTOALLV:
+        alltoallv(t, comm, stream);
+        break;
+    case JOBS_SEND:
+        send_to(t, 0, t->count, t->to, comm, stream);
+        break;
+    case JOBS_RECV:
+        recv_from(t, 0, t->count, t->from, comm, stream);
+        break;
+    case JOBS_SENDRECV:
+        exchange(t, comm, stream);
+        break;
     }
 }
 
@@ -209,7 +221,8 @@ void library_allreduce(struct jobs_run *run, const void *source, void *result, s
 {
     static const int types[JOBS_TYPES] = { NCCL_F32, NCCL_INT32, NCCL_F64, NCCL_INT64 };
 
-    call(nccl->ncclAllReduce(source, result, count, types[type], NCCL_SUM, of(&run->world)->ways[0], channels[0]), "ncclAllReduce");
+    call(nccl->ncclAllReduce(source, result, count, types[type], NCCL_SUM, of(&run->world)->ways[0], channels[0]),
+         "ncclAllReduce");
     finish(0);
 }
 

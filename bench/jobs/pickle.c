@@ -68,8 +68,8 @@ void library_describe(struct jobs_run *run, char text[JOBS_TEXT_BYTES])
     int version = pk_version(), peer = (run->world.rank + 1) % run->world.size;
 
     must(pk_comm_path(run->world.handle, peer, kind, kind, &path), "pk_comm_path");
-    snprintf(text, JOBS_TEXT_BYTES, "libpickle %d.%d.%d, %s (%s)", version / 10000, version / 100 % 100, version % 100, path.transport,
-             path.device);
+    snprintf(text, JOBS_TEXT_BYTES, "libpickle %d.%d.%d, %s (%s)", version / 10000, version / 100 % 100, version % 100,
+             path.transport, path.device);
 }
 
 void library_close(struct jobs_run *run)
@@ -109,18 +109,29 @@ static void post(const struct jobs_transfer *t, pk_stream_t stream)
     pk_comm_t *comm = t->group->handle;
 
     switch (t->kind) {
-    case JOBS_ALLREDUCE: must(pk_allreduce(t->source, t->result, t->count, PK_F32, PK_SUM, comm, stream), "pk_allreduce"); break;
-    case JOBS_ALLGATHER: must(pk_allgather(t->source, t->result, t->count, PK_F32, comm, stream), "pk_allgather"); break;
+    case JOBS_ALLREDUCE:
+        must(pk_allreduce(t->source, t->result, t->count, PK_F32, PK_SUM, comm, stream), "pk_allreduce");
+        break;
+    case JOBS_ALLGATHER:
+        must(pk_allgather(t->source, t->result, t->count, PK_F32, comm, stream), "pk_allgather");
+        break;
     case JOBS_REDUCE_SCATTER:
         must(pk_reduce_scatter(t->source, t->result, t->count, PK_F32, PK_SUM, comm, stream), "pk_reduce_scatter");
         break;
     case JOBS_ALLTOALLV:
-        must(pk_alltoallv(t->source, t->send_counts, t->send_offsets, t->result, t->recv_counts, t->recv_offsets, PK_F32, comm, stream),
+        must(pk_alltoallv(t->source, t->send_counts, t->send_offsets, t->result, t->recv_counts, t->recv_offsets, PK_F32, comm,
+                          stream),
              "pk_alltoallv");
         break;
-    case JOBS_SEND: must(pk_send(t->source, t->count, PK_F32, t->to, comm, stream), "pk_send"); break;
-    case JOBS_RECV: must(pk_recv(t->result, t->count, PK_F32, t->from, comm, stream), "pk_recv"); break;
-    case JOBS_SENDRECV: exchange(t, stream); break;
+    case JOBS_SEND:
+        must(pk_send(t->source, t->count, PK_F32, t->to, comm, stream), "pk_send");
+        break;
+    case JOBS_RECV:
+        must(pk_recv(t->result, t->count, PK_F32, t->from, comm, stream), "pk_recv");
+        break;
+    case JOBS_SENDRECV:
+        exchange(t, stream);
+        break;
     }
 }
 

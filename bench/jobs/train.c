@@ -44,8 +44,8 @@ static void open_table(struct jobs_run *run)
              "%s: %s\n%s, %d ranks on %ld CPUs%s, %s memory; %u layers, hidden %u, %u tokens; %u steps of each kind\n"
              "share: of the step that is not computing; hidden: of communicating alone; efficiency: compute / step",
              o->mode->name, o->mode->what, library, run->world.size, cpus,
-             !o->cuda && run->world.size > cpus ? " (more ranks than CPUs: they take turns)" : "", o->cuda ? "cuda" : "host", o->layers,
-             o->hidden, o->tokens, o->steps);
+             !o->cuda && run->world.size > cpus ? " (more ranks than CPUs: they take turns)" : "", o->cuda ? "cuda" : "host",
+             o->layers, o->hidden, o->tokens, o->steps);
     run->table = table_open("pickle-perf-jobs", about, columns, o->csv_path, o->json_path);
 }
 
@@ -103,11 +103,14 @@ static void report(struct jobs_run *run, const double medians[KINDS], double p99
     if (pattern->note != NULL)
         pattern->note(run, note);
     if (run->world.rank == 0)
-        table_row(run->table, (struct table_cell[]){ TABLE_TEXT(run->options.mode->name), TABLE_TEXT(library_name),
-                  TABLE_NUMBER(run->world.size), TABLE_NUMBER(run->options.tokens), TABLE_NUMBER(alone * 1e-3),
-                  TABLE_NUMBER(medians[COMMUNICATING] * 1e-3), TABLE_NUMBER(step * 1e-3), TABLE_NUMBER(p99_us * 1e-3),
-                  TABLE_NUMBER(exposed > 0 ? 100 * exposed / step : 0), TABLE_NUMBER(fmin(fmax(hidden, 0), 100)),
-                  TABLE_NUMBER(alone / step), TABLE_NUMBER(sent_bytes * 1e-6), TABLE_NUMBER(run->wrong), TABLE_TEXT(note) }, NULL);
+        table_row(run->table,
+                  (struct table_cell[]){
+                      TABLE_TEXT(run->options.mode->name), TABLE_TEXT(library_name), TABLE_NUMBER(run->world.size),
+                      TABLE_NUMBER(run->options.tokens), TABLE_NUMBER(alone * 1e-3), TABLE_NUMBER(medians[COMMUNICATING] * 1e-3),
+                      TABLE_NUMBER(step * 1e-3), TABLE_NUMBER(p99_us * 1e-3),
+                      TABLE_NUMBER(exposed > 0 ? 100 * exposed / step : 0), TABLE_NUMBER(fmin(fmax(hidden, 0), 100)),
+                      TABLE_NUMBER(alone / step), TABLE_NUMBER(sent_bytes * 1e-6), TABLE_NUMBER(run->wrong), TABLE_TEXT(note) },
+                  NULL);
 }
 
 static void measure(struct jobs_run *run)

@@ -34,10 +34,14 @@ static size_t source_count(const struct jobs_transfer *t)
     size_t n = (size_t)t->group->size;
 
     switch (t->kind) {
-    case JOBS_REDUCE_SCATTER: return n * t->count;
-    case JOBS_ALLTOALLV: return sum(t->send_counts, t->group->size);
-    case JOBS_RECV: return 0;
-    default: return t->count;
+    case JOBS_REDUCE_SCATTER:
+        return n * t->count;
+    case JOBS_ALLTOALLV:
+        return sum(t->send_counts, t->group->size);
+    case JOBS_RECV:
+        return 0;
+    default:
+        return t->count;
     }
 }
 
@@ -46,10 +50,14 @@ static size_t result_count(const struct jobs_transfer *t)
     size_t n = (size_t)t->group->size;
 
     switch (t->kind) {
-    case JOBS_ALLGATHER: return n * t->count;
-    case JOBS_ALLTOALLV: return sum(t->recv_counts, t->group->size);
-    case JOBS_SEND: return 0;
-    default: return t->count;
+    case JOBS_ALLGATHER:
+        return n * t->count;
+    case JOBS_ALLTOALLV:
+        return sum(t->recv_counts, t->group->size);
+    case JOBS_SEND:
+        return 0;
+    default:
+        return t->count;
     }
 }
 
@@ -59,12 +67,17 @@ static double leaving(const struct jobs_transfer *t)
     double n = t->group->size, count = (double)t->count;
 
     switch (t->kind) {
-    case JOBS_ALLREDUCE: return 2 * (n - 1) / n * count;
+    case JOBS_ALLREDUCE:
+        return 2 * (n - 1) / n * count;
     case JOBS_ALLGATHER:
-    case JOBS_REDUCE_SCATTER: return (n - 1) * count;
-    case JOBS_ALLTOALLV: return (double)(source_count(t) - t->send_counts[t->group->rank]);
-    case JOBS_RECV: return 0;
-    default: return count;
+    case JOBS_REDUCE_SCATTER:
+        return (n - 1) * count;
+    case JOBS_ALLTOALLV:
+        return (double)(source_count(t) - t->send_counts[t->group->rank]);
+    case JOBS_RECV:
+        return 0;
+    default:
+        return count;
     }
 }
 
@@ -170,9 +183,15 @@ static void expect(const struct jobs_transfer *t, int rank, float *out, unsigned
     for (size_t i = 0; i < result_count(t); i++) {
         switch (t->kind) {
         case JOBS_ALLREDUCE:
-        case JOBS_REDUCE_SCATTER: out[i] = sum_of_all(t, iteration, first + i); break;
-        case JOBS_ALLGATHER: out[i] = value(t->group->members[i / t->count], t->tag, iteration, i % t->count); break;
-        default: out[i] = value(t->origin, t->tag, iteration, i); break;
+        case JOBS_REDUCE_SCATTER:
+            out[i] = sum_of_all(t, iteration, first + i);
+            break;
+        case JOBS_ALLGATHER:
+            out[i] = value(t->group->members[i / t->count], t->tag, iteration, i % t->count);
+            break;
+        default:
+            out[i] = value(t->origin, t->tag, iteration, i);
+            break;
         }
     }
 }

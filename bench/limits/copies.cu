@@ -16,10 +16,11 @@
 constexpr int streams_all = 32;
 constexpr size_t page = 4096, word_stride = 16;
 
-static const char ptx[] = ".version 7.8\n.target sm_80\n.address_size 64\n"
-                          ".visible .entry waits(.param .u64 word)\n{\n.reg .pred open;\n.reg .u32 value;\n.reg .u64 address;\n"
-                          "ld.param.u64 address, [word];\nAGAIN: ld.volatile.global.u32 value, [address];\nsetp.ge.u32 open, value, 1;\n"
-                          "@open bra END;\nnanosleep.u32 100;\nbra AGAIN;\nEND: ret;\n}\n";
+static const char ptx[] =
+    ".version 7.8\n.target sm_80\n.address_size 64\n"
+    ".visible .entry waits(.param .u64 word)\n{\n.reg .pred open;\n.reg .u32 value;\n.reg .u64 address;\n"
+    "ld.param.u64 address, [word];\nAGAIN: ld.volatile.global.u32 value, [address];\nsetp.ge.u32 open, value, 1;\n"
+    "@open bra END;\nnanosleep.u32 100;\nbra AGAIN;\nEND: ret;\n}\n";
 
 static CUfunction waits;
 static char *words; /* pinned */
@@ -130,9 +131,17 @@ static void play(const std::vector<CUstream> &streams, const scene &s, bool copi
 
 int main(void)
 {
-    static const std::vector<scene> scenes = { { "one waits", { 0 }, false }, { "one waits", { 1 }, false }, { "one waits", { 5 }, false }, { "one waits", { 31 }, false },
-        { "one waits, word ahead", { 3 }, true }, { "two wait", { 0, 1 }, false }, { "two wait", { 2, 9 }, false }, { "two wait, word ahead", { 2, 9 }, true },
-        { "four wait", { 0, 1, 2, 3 }, false }, { "eight wait", { 0, 1, 2, 3, 4, 5, 6, 7 }, false }, { "eight wait, word ahead", { 0, 1, 2, 3, 4, 5, 6, 7 }, true } };
+    static const std::vector<scene> scenes = { { "one waits", { 0 }, false },
+                                               { "one waits", { 1 }, false },
+                                               { "one waits", { 5 }, false },
+                                               { "one waits", { 31 }, false },
+                                               { "one waits, word ahead", { 3 }, true },
+                                               { "two wait", { 0, 1 }, false },
+                                               { "two wait", { 2, 9 }, false },
+                                               { "two wait, word ahead", { 2, 9 }, true },
+                                               { "four wait", { 0, 1, 2, 3 }, false },
+                                               { "eight wait", { 0, 1, 2, 3, 4, 5, 6, 7 }, false },
+                                               { "eight wait, word ahead", { 0, 1, 2, 3, 4, 5, 6, 7 }, true } };
     CUdevice devices[2];
     CUcontext contexts[2];
     CUmodule module;
@@ -148,7 +157,8 @@ int main(void)
     check(cuCtxSetCurrent(contexts[0]), "cuCtxSetCurrent");
     check(cuMemAlloc(&here, streams_all * page), "cuMemAlloc");
     check(cuCtxEnablePeerAccess(contexts[1], 0), "cuCtxEnablePeerAccess");
-    check(cuMemHostAlloc((void **)&words, 2 * streams_all * word_stride, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP), "cuMemHostAlloc");
+    check(cuMemHostAlloc((void **)&words, 2 * streams_all * word_stride, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+          "cuMemHostAlloc");
     check(cuModuleLoadData(&module, ptx), "cuModuleLoadData");
     check(cuModuleGetFunction(&waits, module, "waits"), "cuModuleGetFunction");
     for (auto &stream : streams)

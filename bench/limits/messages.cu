@@ -85,11 +85,14 @@ __device__ void move(const message &m, uint32_t cta, uint32_t ctas)
             uint64_t data = *user;
 
             asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"((uint32_t)data), "r"(flag),
-                         "r"((uint32_t)(data >> 32)), "r"(flag) : "memory");
+                         "r"((uint32_t)(data >> 32)), "r"(flag)
+                         : "memory");
             continue;
         }
         do {
-            asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(low), "=r"(flag_low), "=r"(high), "=r"(flag_high) : "l"(at)
+            asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(low), "=r"(flag_low), "=r"(high), "=r"(flag_high)
+                         : "l"(at)
                          : "memory");
         } while (flag_low != flag || flag_high != flag);
         *user = (uint64_t)high << 32 | low;
@@ -121,7 +124,8 @@ __global__ void __launch_bounds__(threads) two(const __grid_constant__ message f
     move(second, blockIdx.x, gridDim.x);
 }
 
-__global__ void __launch_bounds__(threads) many(const __grid_constant__ message first, const __grid_constant__ message second, uint32_t rounds)
+__global__ void __launch_bounds__(threads)
+    many(const __grid_constant__ message first, const __grid_constant__ message second, uint32_t rounds)
 {
     message a = first, b = second;
 
@@ -232,7 +236,8 @@ static void receive_one(void)
 static void round_trip(void)
 {
     if (how.kernels == 1) {
-        message first = message_of(me == 0, me == 0 ? ++sent : ++received), second = message_of(me == 1, me == 1 ? ++sent : ++received);
+        message first = message_of(me == 0, me == 0 ? ++sent : ++received),
+                second = message_of(me == 1, me == 1 ? ++sent : ++received);
 
         return launch(two, ctas, how.is_early, first, second);
     }
@@ -270,7 +275,8 @@ template <typename Post> static void measure(const char *name, int messages, Pos
     both->cpu_us[me] = cpu[turns / 2];
     meet();
     if (me == 0)
-        printf("%-62s %8zu B %7.2f us (min %.2f)  CPU %.2f / %.2f us\n", name, bytes, both->us[0], gpu[0], both->cpu_us[0], both->cpu_us[1]);
+        printf("%-62s %8zu B %7.2f us (min %.2f)  CPU %.2f / %.2f us\n", name, bytes, both->us[0], gpu[0], both->cpu_us[0],
+               both->cpu_us[1]);
     fflush(stdout);
     meet();
 }

@@ -38,10 +38,10 @@ enum bound { NO_MORE, TURN, VOTE };
 struct args {
     const float2 *in;
     float2 *out;
-    char *near, *far;                 /* inboxes, two halves */
-    volatile uint32_t *done;          /* the CPU's, one word a CTA */
+    char *near, *far;        /* inboxes, two halves */
+    volatile uint32_t *done; /* the CPU's, one word a CTA */
     uint32_t *ended;
-    const uint32_t *base;             /* of graphs: added to the epoch */
+    const uint32_t *base; /* of graphs: added to the epoch */
     uint32_t pairs, epoch, ended_before;
     uint32_t unused;
     char padding[400];
@@ -55,14 +55,18 @@ struct small_args {
 __device__ __forceinline__ void store_pair(char *at, float2 data, uint32_t flag)
 {
     asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(__float_as_uint(data.x)), "r"(flag),
-                 "r"(__float_as_uint(data.y)), "r"(flag) : "memory");
+                 "r"(__float_as_uint(data.y)), "r"(flag)
+                 : "memory");
 }
 
 __device__ __forceinline__ bool load_pair(const char *at, float2 *data, uint32_t flag)
 {
     uint32_t low, a, high, b;
 
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(low), "=r"(a), "=r"(high), "=r"(b) : "l"(at) : "memory");
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(low), "=r"(a), "=r"(high), "=r"(b)
+                 : "l"(at)
+                 : "memory");
     *data = make_float2(__uint_as_float(low), __uint_as_float(high));
     return a == flag && b == flag;
 }
@@ -79,7 +83,8 @@ template <int Each, tell Tell, bound Bound> __device__ __forceinline__ void redu
     if (Tell == AT_NEXT && threadIdx.x == 0)
         a.done[blockIdx.x] = epoch - 1;
     if (Bound != NO_MORE)
-        while ((int32_t)(*(volatile uint32_t *)a.ended - a.ended_before) < 0) {}
+        while ((int32_t)(*(volatile uint32_t *)a.ended - a.ended_before) < 0) {
+        }
     char *far = a.far + (epoch & 1) * half_bytes, *near = a.near + (epoch & 1) * half_bytes;
     for (uint32_t first = me; first < a.pairs; first += Each * threads) {
 #pragma unroll
@@ -131,7 +136,8 @@ __global__ void next_base(uint32_t *base, uint32_t by)
 
 __global__ void hold(const volatile uint32_t *word, uint32_t value)
 {
-    while ((int32_t)(*word - value) < 0) {}
+    while ((int32_t)(*word - value) < 0) {
+    }
 }
 
 __global__ void empty(const __grid_constant__ args a)
@@ -185,7 +191,8 @@ static void meet(rank &r)
 {
     r.meetings++;
     r.shared->arrived.fetch_add(1);
-    while (r.shared->arrived.load() < 2 * r.meetings) {}
+    while (r.shared->arrived.load() < 2 * r.meetings) {
+    }
 }
 
 template <typename Kernel> static void launch(rank &r, Kernel kernel)

@@ -11,7 +11,8 @@
 
 enum what { PULL, PUSH, ADD, FOLD, LOCAL };
 
-static const char *const names[] = { "pull: far -> near", "push: near -> far", "add: near + far -> near", "fold: near + far -> both", "near -> near" };
+static const char *const names[] = { "pull: far -> near", "push: near -> far", "add: near + far -> near",
+                                     "fold: near + far -> both", "near -> near" };
 
 struct job {
     const float4 *near_in, *far_in;

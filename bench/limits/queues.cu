@@ -24,10 +24,11 @@ constexpr int made_of_each = 150, streams_all = 40, victims = 16, rounds = 20;
 constexpr double stands_ms = 60, word_us = 200;
 constexpr size_t mib = (size_t)1 << 20, page = 4096;
 
-static const char ptx[] = ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry nothing() { ret; }\n"
-                          ".visible .entry waits(.param .u64 word)\n{\n.reg .pred open;\n.reg .u32 value;\n.reg .u64 address;\n"
-                          "ld.param.u64 address, [word];\nAGAIN: ld.volatile.global.u32 value, [address];\nsetp.ge.u32 open, value, 1;\n"
-                          "@open bra END;\nnanosleep.u32 100;\nbra AGAIN;\nEND: ret;\n}\n";
+static const char ptx[] =
+    ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry nothing() { ret; }\n"
+    ".visible .entry waits(.param .u64 word)\n{\n.reg .pred open;\n.reg .u32 value;\n.reg .u64 address;\n"
+    "ld.param.u64 address, [word];\nAGAIN: ld.volatile.global.u32 value, [address];\nsetp.ge.u32 open, value, 1;\n"
+    "@open bra END;\nnanosleep.u32 100;\nbra AGAIN;\nEND: ret;\n}\n";
 
 static CUcontext context;
 static CUfunction nothing, waits;
@@ -134,7 +135,8 @@ static void make_all(void)
     make_many("cuMemAlloc of 4 KiB", waiting, [&](int) { return cuMemAlloc(&memory, page); });
     make_many("cuMemAlloc of 1-40 MiB", waiting, [&](int i) { return cuMemAlloc(&memory, (size_t)(i % 40 + 1) * mib); });
     make_many("cuMemHostRegister", waiting, [&](int) {
-        return cuMemHostRegister(mmap(nullptr, mib, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), mib, CU_MEMHOSTREGISTER_PORTABLE);
+        return cuMemHostRegister(mmap(nullptr, mib, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), mib,
+                                 CU_MEMHOSTREGISTER_PORTABLE);
     });
     make_many("cuMemHostAlloc", waiting, [&](int) { return cuMemHostAlloc(&host, 65536, CU_MEMHOSTALLOC_DEVICEMAP); });
     make_many("cuEventCreate", waiting, [&](int) { return cuEventCreate(&event, 0); });
@@ -294,9 +296,21 @@ static void keep_out(bool frees)
         { "kernel", [&] { cuLaunchKernel(nothing, 1, 1, 1, 32, 1, 1, 0, others[1], nullptr, nullptr); } },
         { "word", [&] { cuStreamWriteValue32(others[2], (CUdeviceptr)(uintptr_t)(words + 100), 1, 0); } },
         { "cuStreamQuery", [&] { cuStreamQuery(others[3]); } },
-        { "cuMemAlloc", [&] { CUdeviceptr p; cuMemAlloc(&p, mib); } },
-        { "cuStreamCreate", [&] { CUstream s; cuStreamCreate(&s, CU_STREAM_NON_BLOCKING); } },
-        { "cuPointerGetAttribute", [&] { unsigned type; cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from); } },
+        { "cuMemAlloc",
+          [&] {
+              CUdeviceptr p;
+              cuMemAlloc(&p, mib);
+          } },
+        { "cuStreamCreate",
+          [&] {
+              CUstream s;
+              cuStreamCreate(&s, CU_STREAM_NON_BLOCKING);
+          } },
+        { "cuPointerGetAttribute",
+          [&] {
+              unsigned type;
+              cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, from);
+          } },
     };
     std::vector<double> took(calls.size());
     std::vector<std::thread> threads;

@@ -104,7 +104,8 @@ template <int Registers> static void launch_heavy(size_t shared_bytes, int clust
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = cluster > 1;
-    check(cudaFuncSetAttribute(heavy<Registers>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes), "shared memory");
+    check(cudaFuncSetAttribute(heavy<Registers>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes),
+          "shared memory");
     check(cudaLaunchKernelEx(&config, heavy<Registers>, notes), "heavy");
 }
 
@@ -119,15 +120,17 @@ static void report(const waits &w)
     }
     for (int i = 0; i < sms; i++) {
         late += notes->began[i] - first > heavy_ns / 2;
-        together += std::find(notes->waits_on, notes->waits_on + w.ctas, notes->on[i]) != notes->waits_on + w.ctas && notes->began[i] - first < heavy_ns / 2;
+        together += std::find(notes->waits_on, notes->waits_on + w.ctas, notes->on[i]) != notes->waits_on + w.ctas &&
+                    notes->began[i] - first < heavy_ns / 2;
     }
-    printf("%2d x %3d threads%s: %3d of %d late, the last at %5.1f us, %d beside a wait\n", w.ctas, w.threads, w.carve ? ", carve-out" : "", late,
-           sms, (last - first) / 1e3, together);
+    printf("%2d x %3d threads%s: %3d of %d late, the last at %5.1f us, %d beside a wait\n", w.ctas, w.threads,
+           w.carve ? ", carve-out" : "", late, sms, (last - first) / 1e3, together);
 }
 
 template <int Registers> static void beside(size_t shared_bytes, int cluster)
 {
-    static const waits table[] = { { 0, 0, false }, { 1, 32, false }, { 1, 32, true }, { 4, 512, false }, { 16, 32, true }, { 16, 512, false }, { 16, 512, true } };
+    static const waits table[] = { { 0, 0, false },  { 1, 32, false },   { 1, 32, true },  { 4, 512, false },
+                                   { 16, 32, true }, { 16, 512, false }, { 16, 512, true } };
 
     for (const waits &w : table) {
         words[0] = 0;
@@ -174,7 +177,8 @@ static void crowd(int n)
     for (int i = n - others; i < n; i++)
         *(volatile uint32_t *)(words + 16 * i) = 1;
     last = idle_within(n - others, others, 200);
-    printf("%3d kernels wait: %d of %d other kernels ran, %d of the last %d went on when their words were written\n", n, ran, others, last, others);
+    printf("%3d kernels wait: %d of %d other kernels ran, %d of the last %d went on when their words were written\n", n, ran,
+           others, last, others);
     fflush(stdout);
     for (int i = 0; i < n; i++)
         *(volatile uint32_t *)(words + 16 * i) = 1;

@@ -38,7 +38,8 @@ static void plain(const struct attention *a, size_t head, size_t query, double o
     for (size_t k = 0; k < TOKENS; k++) {
         scores[k] = 0;
         for (size_t c = 0; c < WIDTH; c++)
-            scores[k] += (double)overlap_bf16(3, head * HEAD + query * WIDTH + c) * (double)overlap_bf16(4, head * HEAD + k * WIDTH + c);
+            scores[k] +=
+                (double)overlap_bf16(3, head * HEAD + query * WIDTH + c) * (double)overlap_bf16(4, head * HEAD + k * WIDTH + c);
         scores[k] *= (double)a->scale;
         highest = fmax(highest, scores[k]);
     }
@@ -89,9 +90,14 @@ static void close_attention(struct overlap_work *work)
 bool overlap_attention_open(struct overlap_work *work, const char **why)
 {
     const int64_t strides[3] = { (int64_t)HEAD * HEADS, HEAD, WIDTH };
-    struct sdpa_shape shape = { .batch = BATCH, .heads = HEADS, .queries = TOKENS, .keys = TOKENS, .width = WIDTH,
+    struct sdpa_shape shape = { .batch = BATCH,
+                                .heads = HEADS,
+                                .queries = TOKENS,
+                                .keys = TOKENS,
+                                .width = WIDTH,
                                 .query_strides = { strides[0], strides[1], strides[2] },
-                                .key_strides = { strides[0], strides[1], strides[2] }, .scale = 1 / sqrtf(WIDTH) };
+                                .key_strides = { strides[0], strides[1], strides[2] },
+                                .scale = 1 / sqrtf(WIDTH) };
     struct sdpa *sdpa = sdpa_open(&shape, work->stream, why);
     struct attention *a;
 

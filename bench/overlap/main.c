@@ -78,7 +78,8 @@ static void open_run(struct overlap_run *run)
     overlap_step("pk_comm_split");
     if (run->size < 2 || run->size > gpu_count()) {
         if (run->rank == 0)
-            fprintf(stderr, "pickle-perf-overlap: 2 ranks or more, each with a GPU of its own: here are %d ranks, %d GPUs\n", run->size, gpu_count());
+            fprintf(stderr, "pickle-perf-overlap: 2 ranks or more, each with a GPU of its own: here are %d ranks, %d GPUs\n",
+                    run->size, gpu_count());
         exit(2);
     }
     config.sm_policy = run->options.kernels ? PK_SM_DEFAULT : PK_SM_NONE;
@@ -106,17 +107,18 @@ static void open_report(struct overlap_run *run)
     gpu_name(run->gpu, name, sizeof name);
     if (!isnan(overlap_power_limit()))
         snprintf(limit, sizeof limit, ", power limit %.0f W", overlap_power_limit());
-    snprintf(about, sizeof about,
-             "overlap: what messages cost computing, and the other way round\n"
-             "libpickle %d.%d.%d, %d ranks of a process and a GPU each, %s%s\n"
-             "medians of %u turns of %.0f ms after %.0f ms of the same; of the rank whose computing lost most\n"
-             "ratio: time alone / beside; /clock: cycles of the multiprocessors alone / beside (counted on each of them); MHz: cycles / time\n"
-             "rate: bytes that leave a rank (of allreduce 2 (n-1)/n of it); lost: longer computing per GB that left meanwhile\n"
-             "covered: messages had ended before the computing began, and the last ended after it; longest: between two ends, in medians of that\n"
-             "one: a single operation, on a free GPU and while a kernel holds every multiprocessor (-: it did not end within 0.4 s)\n"
-             "%s: sm_policy PK_SM_%s; allreduce: at most %d multiprocessors; messages in a stream of %s priority",
-             version / 10000, version / 100 % 100, version % 100, run->size, name, limit, o->turns, o->interval_ms, o->warm_ms,
-             "sendrecv, oneway, allgather", o->kernels ? "DEFAULT" : "NONE", o->max_sms, o->first ? "the highest" : "ordinary");
+    snprintf(
+        about, sizeof about,
+        "overlap: what messages cost computing, and the other way round\n"
+        "libpickle %d.%d.%d, %d ranks of a process and a GPU each, %s%s\n"
+        "medians of %u turns of %.0f ms after %.0f ms of the same; of the rank whose computing lost most\n"
+        "ratio: time alone / beside; /clock: cycles of the multiprocessors alone / beside (counted on each of them); MHz: cycles / time\n"
+        "rate: bytes that leave a rank (of allreduce 2 (n-1)/n of it); lost: longer computing per GB that left meanwhile\n"
+        "covered: messages had ended before the computing began, and the last ended after it; longest: between two ends, in medians of that\n"
+        "one: a single operation, on a free GPU and while a kernel holds every multiprocessor (-: it did not end within 0.4 s)\n"
+        "%s: sm_policy PK_SM_%s; allreduce: at most %d multiprocessors; messages in a stream of %s priority",
+        version / 10000, version / 100 % 100, version % 100, run->size, name, limit, o->turns, o->interval_ms, o->warm_ms,
+        "sendrecv, oneway, allgather", o->kernels ? "DEFAULT" : "NONE", o->max_sms, o->first ? "the highest" : "ordinary");
     overlap_watch_hide();
     if (run->rank == 0)
         overlap_report_open(run, about);
@@ -147,11 +149,12 @@ static bool has(const struct overlap_side *side, const struct overlap_case *c)
 
 static void phase(const struct overlap_work *work, const char *library, const struct overlap_case *c)
 {
-    overlap_phase("%s beside %s of %zu bytes%s%s", work->name, overlap_operation_names[c->operation], c->bytes, library[0] != '\0' ? " by " : "", library);
+    overlap_phase("%s beside %s of %zu bytes%s%s", work->name, overlap_operation_names[c->operation], c->bytes,
+                  library[0] != '\0' ? " by " : "", library);
 }
 
-static void measure_turns(struct overlap_run *run, struct overlap_work *work, struct overlap_side *sides, int n, const struct overlap_case *c,
-                          struct overlap_turn (*turns)[OVERLAP_TURNS])
+static void measure_turns(struct overlap_run *run, struct overlap_work *work, struct overlap_side *sides, int n,
+                          const struct overlap_case *c, struct overlap_turn (*turns)[OVERLAP_TURNS])
 {
     for (unsigned t = 0; t < run->options.turns; t++) {
         struct overlap_samples alone;
@@ -169,7 +172,8 @@ static void measure_turns(struct overlap_run *run, struct overlap_work *work, st
     }
 }
 
-static void measure_case(struct overlap_run *run, struct overlap_work *work, struct overlap_side *sides, int n, const struct overlap_case *c)
+static void measure_case(struct overlap_run *run, struct overlap_work *work, struct overlap_side *sides, int n,
+                         const struct overlap_case *c)
 {
     static struct overlap_turn turns[OVERLAP_SIDES][OVERLAP_TURNS];
     double held_ms[OVERLAP_SIDES], free_ms[OVERLAP_SIDES];

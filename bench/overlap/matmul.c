@@ -18,11 +18,15 @@ static struct calls {
     int (*cublasDestroy_v2)(void *handle);
     int (*cublasSetStream_v2)(void *handle, void *stream);
     int (*cublasGetVersion_v2)(void *handle, int *version);
-    int (*cublasGemmEx)(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a, int a_type, int lda,
-                        const void *b, int b_type, int ldb, const void *beta, void *c, int c_type, int ldc, int compute, int algorithm);
+    int (*cublasGemmEx)(void *handle, int op_a, int op_b, int m, int n, int k, const void *alpha, const void *a, int a_type,
+                        int lda, const void *b, int b_type, int ldb, const void *beta, void *c, int c_type, int ldc, int compute,
+                        int algorithm);
 } cublas;
 
-#define CALL(function) { .name = #function, .offset = offsetof(struct calls, function) }
+#define CALL(function) \
+    { \
+        .name = #function, .offset = offsetof(struct calls, function) \
+    }
 static const struct library_call calls[] = {
     CALL(cublasCreate_v2), CALL(cublasDestroy_v2), CALL(cublasSetStream_v2), CALL(cublasGetVersion_v2), CALL(cublasGemmEx),
 };
@@ -38,8 +42,8 @@ static void launch(struct overlap_work *work)
 {
     struct matmul *m = work->state;
     const float one = 1, zero = 0;
-    int code = cublas.cublasGemmEx(m->handle, OP_T, OP_N, EDGE, EDGE, EDGE, &one, m->a, CUDA_BF16, EDGE, m->b, CUDA_BF16, EDGE, &zero, m->c,
-                                   CUDA_BF16, EDGE, COMPUTE_32F, GEMM_DEFAULT);
+    int code = cublas.cublasGemmEx(m->handle, OP_T, OP_N, EDGE, EDGE, EDGE, &one, m->a, CUDA_BF16, EDGE, m->b, CUDA_BF16, EDGE,
+                                   &zero, m->c, CUDA_BF16, EDGE, COMPUTE_32F, GEMM_DEFAULT);
 
     if (code != 0)
         overlap_fail("cublasGemmEx: code %d", code);
@@ -114,8 +118,8 @@ bool overlap_matmul_open(struct overlap_work *work, const char **why)
         return false;
     }
     cublas.cublasGetVersion_v2(m->handle, &version);
-    snprintf(m->how, sizeof m->how, "cuBLAS %d.%d.%d, bf16, %d x %d x %d", version / 10000, version / 100 % 100, version % 100, EDGE, EDGE,
-             EDGE);
+    snprintf(m->how, sizeof m->how, "cuBLAS %d.%d.%d, bf16, %d x %d x %d", version / 10000, version / 100 % 100, version % 100,
+             EDGE, EDGE, EDGE);
     m->a = overlap_random_bf16((size_t)EDGE * EDGE, 1);
     m->b = overlap_random_bf16((size_t)EDGE * EDGE, 2);
     m->c = gpu_alloc((size_t)EDGE * EDGE * 2);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PERIOD ((size_t)4 << 20)   /* values, after which they come again */
+#define PERIOD ((size_t)4 << 20)    /* values, after which they come again */
 #define LOOKED_AT ((size_t)1 << 18) /* values at each of PLACES */
 #define PLACES 5
 #define LARGE_PAGE ((size_t)2 << 20)
@@ -34,9 +34,12 @@ double overlap_leaving(const struct overlap_run *run, const struct overlap_case 
     double n = run->size, bytes = (double)c->bytes;
 
     switch (c->operation) {
-    case OVERLAP_ALLGATHER: return (n - 1) * bytes;
-    case OVERLAP_ALLREDUCE: return 2 * (n - 1) / n * bytes;
-    default: return bytes;
+    case OVERLAP_ALLGATHER:
+        return (n - 1) * bytes;
+    case OVERLAP_ALLREDUCE:
+        return 2 * (n - 1) / n * bytes;
+    default:
+        return bytes;
     }
 }
 
@@ -51,9 +54,11 @@ static void post(struct overlap_run *run, const struct overlap_case *c)
         overlap_must(pk_allreduce(run->source, run->result, count, PK_F32, PK_SUM, run->some, stream), "pk_allreduce");
         return;
     case OVERLAP_ALLGATHER:
-        overlap_must(pk_allgather(run->result + (size_t)run->rank * c->bytes, run->result, count, PK_F32, run->zero, stream), "pk_allgather");
+        overlap_must(pk_allgather(run->result + (size_t)run->rank * c->bytes, run->result, count, PK_F32, run->zero, stream),
+                     "pk_allgather");
         return;
-    default: break;
+    default:
+        break;
     }
     overlap_must(pk_group_start(), "pk_group_start");
     if (c->operation == OVERLAP_SENDRECV || run->rank == 0)

@@ -27,11 +27,16 @@ static void post(struct overlap_run *run, const struct overlap_case *c)
     int next = (run->rank + 1) % run->size, before = (run->rank + run->size - 1) % run->size;
 
     switch (c->operation) {
-    case OVERLAP_ALLREDUCE: must(nccl->ncclAllReduce(run->source, run->result, count, NCCL_F32, NCCL_SUM, comm, stream), "ncclAllReduce"); return;
-    case OVERLAP_ALLGATHER: /* at the same place of a window on all ranks: out of place */
-        must(nccl->ncclAllGather(windows != NULL ? run->source : run->result + (size_t)run->rank * c->bytes, run->result, count, NCCL_F32, comm, stream), "ncclAllGather");
+    case OVERLAP_ALLREDUCE:
+        must(nccl->ncclAllReduce(run->source, run->result, count, NCCL_F32, NCCL_SUM, comm, stream), "ncclAllReduce");
         return;
-    default: break;
+    case OVERLAP_ALLGATHER: /* at the same place of a window on all ranks: out of place */
+        must(nccl->ncclAllGather(windows != NULL ? run->source : run->result + (size_t)run->rank * c->bytes, run->result, count,
+                                 NCCL_F32, comm, stream),
+             "ncclAllGather");
+        return;
+    default:
+        break;
     }
     must(nccl->ncclGroupStart(), "ncclGroupStart");
     if (c->operation == OVERLAP_SENDRECV || run->rank == 0)
@@ -76,8 +81,10 @@ static void register_windows(struct overlap_run *run)
 {
     if (windows == NULL)
         return;
-    must(windows->ncclCommWindowRegister(comm, run->source, run->source_bytes, &registered[0], WINDOW_SYMMETRIC), "ncclCommWindowRegister");
-    must(windows->ncclCommWindowRegister(comm, run->result, run->result_bytes, &registered[1], WINDOW_SYMMETRIC), "ncclCommWindowRegister");
+    must(windows->ncclCommWindowRegister(comm, run->source, run->source_bytes, &registered[0], WINDOW_SYMMETRIC),
+         "ncclCommWindowRegister");
+    must(windows->ncclCommWindowRegister(comm, run->result, run->result_bytes, &registered[1], WINDOW_SYMMETRIC),
+         "ncclCommWindowRegister");
 }
 
 bool overlap_nccl_open(struct overlap_run *run, struct overlap_side *side, const char **why)
@@ -100,7 +107,8 @@ bool overlap_nccl_open(struct overlap_run *run, struct overlap_side *side, const
         return false;
     register_windows(run);
     *side = (struct overlap_side){ .name = windows != NULL ? "NCCL zero" : "NCCL", .post = post };
-    snprintf(side->how, sizeof side->how, "%s, %s", nccl_name(), windows != NULL ? "symmetric windows, NCCL_CTA_POLICY=2 (zero)" : "default settings");
+    snprintf(side->how, sizeof side->how, "%s, %s", nccl_name(),
+             windows != NULL ? "symmetric windows, NCCL_CTA_POLICY=2 (zero)" : "default settings");
     return true;
 }
 

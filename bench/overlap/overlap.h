@@ -41,8 +41,8 @@ struct overlap_options {
     enum overlap_nccl nccl;
     bool bare, spoil, stall;
     double limit_s; /* of what may take next to no time */
-    bool kernels;                /* wherever the library takes them */
-    bool first; /* messages before computing, where both wait for multiprocessors */
+    bool kernels;   /* wherever the library takes them */
+    bool first;     /* messages before computing, where both wait for multiprocessors */
     const char *csv_path, *json_path;
 };
 
@@ -52,7 +52,7 @@ struct overlap_run {
     pk_comm_t *zero, *some; /* PK_SM_NONE, or with --kernels PK_SM_DEFAULT; and PK_SM_BOUNDED */
     int rank, size, gpu;
     gpu_stream_t compute_stream, message_stream;
-    char *source, *result;  /* of messages; largest of all cases */
+    char *source, *result;             /* of messages; largest of all cases */
     size_t source_bytes, result_bytes; /* of the two: whole pages */
     struct table *table;
     const char *nccl_absent; /* why, where it was asked for; NULL */
@@ -85,7 +85,7 @@ extern const char *const overlap_operation_names[OVERLAP_OPERATIONS + 1];
 struct overlap_work {
     const char *name, *how; /* "matmul", "cuBLAS 13.0, bf16, 8192 x 8192 x 8192" */
     void *state;
-    double flops; /* of one launch */
+    double flops;    /* of one launch */
     unsigned rounds; /* launches of an interval */
     void (*launch)(struct overlap_work *work);
     /* Elements looked at after a launch that are wrong. */
@@ -109,7 +109,7 @@ struct overlap_side {
     const char *name;
     char how[128];
     void (*post)(struct overlap_run *run, const struct overlap_case *c); /* in run->message_stream, in place for allgather */
-    bool bare; /* sendrecv alone */
+    bool bare;                                                           /* sendrecv alone */
 };
 
 void overlap_messages_open(struct overlap_run *run);
@@ -138,8 +138,8 @@ void overlap_nccl_close(void);
 
 /* ---- samples.c: what the GPU does in an interval ---- */
 struct overlap_samples {
-    double us, cycles;        /* of the interval; mean over the multiprocessors */
-    double watts, nvml_mhz;   /* NAN: cannot be told */
+    double us, cycles;      /* of the interval; mean over the multiprocessors */
+    double watts, nvml_mhz; /* NAN: cannot be told */
 };
 
 void overlap_samples_open(struct overlap_run *run);
@@ -171,10 +171,12 @@ double overlap_held(struct overlap_run *run, struct overlap_side *side, const st
 
 /* ---- report.c ---- */
 void overlap_report_open(struct overlap_run *run, const char *about);
-void overlap_report(struct overlap_run *run, const struct overlap_work *work, const struct overlap_side *side, const struct overlap_case *c,
-                    const struct overlap_turn *turns, double held_ms, double free_ms, uint64_t wrong);
+void overlap_report(struct overlap_run *run, const struct overlap_work *work, const struct overlap_side *side,
+                    const struct overlap_case *c, const struct overlap_turn *turns, double held_ms, double free_ms,
+                    uint64_t wrong);
 /* What the rows since the last call say, in a sentence each. */
 void overlap_explain(struct overlap_run *run, const struct overlap_work *work, const struct overlap_case *c);
-void overlap_report_absent(struct overlap_run *run, const char *work, const char *side, const struct overlap_case *c, const char *why);
+void overlap_report_absent(struct overlap_run *run, const char *work, const char *side, const struct overlap_case *c,
+                           const char *why);
 
 #endif

@@ -116,8 +116,9 @@ static struct figures worst_figures(struct overlap_run *run, struct figures own)
     return worst;
 }
 
-void overlap_report(struct overlap_run *run, const struct overlap_work *work, const struct overlap_side *side, const struct overlap_case *c,
-                    const struct overlap_turn *turns, double held_ms, double free_ms, uint64_t wrong)
+void overlap_report(struct overlap_run *run, const struct overlap_work *work, const struct overlap_side *side,
+                    const struct overlap_case *c, const struct overlap_turn *turns, double held_ms, double free_ms,
+                    uint64_t wrong)
 {
     struct figures f = worst_figures(run, own_figures(turns, run->options.turns));
     double gigabytes = f.rate_beside * f.beside_us * 1e-6;
@@ -127,14 +128,32 @@ void overlap_report(struct overlap_run *run, const struct overlap_work *work, co
     overlap_watch_hide();
     reported[reported_count].name = side->name;
     reported[reported_count++].figures = f;
-    table_row(run->table, (struct table_cell[]){
-        TABLE_TEXT(work->name), TABLE_TEXT(overlap_operation_names[c->operation]), TABLE_NUMBER(c->bytes), TABLE_TEXT(side->name),
-        TABLE_NUMBER(f.alone_us * 1e-3), TABLE_NUMBER(f.beside_us * 1e-3), TABLE_NUMBER(f.alone_us / f.beside_us),
-        TABLE_NUMBER(f.cycles_ratio), TABLE_NUMBER(f.mhz_alone), TABLE_NUMBER(f.mhz_beside), TABLE_NUMBER(f.watts_alone),
-        TABLE_NUMBER(f.watts_beside), TABLE_NUMBER(f.rate_alone), TABLE_NUMBER(f.rate_beside), TABLE_NUMBER(f.rate_beside / f.rate_alone),
-        TABLE_NUMBER((f.beside_us - f.alone_us) * 1e-3 / gigabytes), TABLE_TEXT(f.covered ? "yes" : "NO"), TABLE_NUMBER(f.longest),
-        TABLE_NUMBER(free_ms), TABLE_NUMBER(held_ms), TABLE_NUMBER(wrong), TABLE_NUMBER(f.nvml_alone), TABLE_NUMBER(f.nvml_beside),
-        TABLE_NUMBER(work->flops * work->rounds / f.alone_us * 1e-6) }, NULL);
+    table_row(run->table,
+              (struct table_cell[]){ TABLE_TEXT(work->name),
+                                     TABLE_TEXT(overlap_operation_names[c->operation]),
+                                     TABLE_NUMBER(c->bytes),
+                                     TABLE_TEXT(side->name),
+                                     TABLE_NUMBER(f.alone_us * 1e-3),
+                                     TABLE_NUMBER(f.beside_us * 1e-3),
+                                     TABLE_NUMBER(f.alone_us / f.beside_us),
+                                     TABLE_NUMBER(f.cycles_ratio),
+                                     TABLE_NUMBER(f.mhz_alone),
+                                     TABLE_NUMBER(f.mhz_beside),
+                                     TABLE_NUMBER(f.watts_alone),
+                                     TABLE_NUMBER(f.watts_beside),
+                                     TABLE_NUMBER(f.rate_alone),
+                                     TABLE_NUMBER(f.rate_beside),
+                                     TABLE_NUMBER(f.rate_beside / f.rate_alone),
+                                     TABLE_NUMBER((f.beside_us - f.alone_us) * 1e-3 / gigabytes),
+                                     TABLE_TEXT(f.covered ? "yes" : "NO"),
+                                     TABLE_NUMBER(f.longest),
+                                     TABLE_NUMBER(free_ms),
+                                     TABLE_NUMBER(held_ms),
+                                     TABLE_NUMBER(wrong),
+                                     TABLE_NUMBER(f.nvml_alone),
+                                     TABLE_NUMBER(f.nvml_beside),
+                                     TABLE_NUMBER(work->flops * work->rounds / f.alone_us * 1e-6) },
+              NULL);
 }
 
 /* Time lost is cycles lost and the clock's fall: their product. */
@@ -149,17 +168,20 @@ void overlap_explain(struct overlap_run *run, const struct overlap_work *work, c
 
         if (isnan(f->watts_beside) || isnan(f->rate_beside)) /* too little was measured for a sentence */
             continue;
-        snprintf(text, sizeof text,
-                 "in words: %s of %zu bytes by %s leaves %s %.1f %% of its cycles, while the clock goes from %.0f to %.0f MHz (%.0f W alone, %.0f beside%s): "
-                 "together %.1f %% of its speed; the messages keep %.1f %% of theirs",
-                 overlap_operation_names[c->operation], c->bytes, reported[i].name, work->name, 100 * f->cycles_ratio, f->mhz_alone, f->mhz_beside,
-                 f->watts_alone, f->watts_beside, limit, 100 * f->alone_us / f->beside_us, 100 * f->rate_beside / f->rate_alone);
+        snprintf(
+            text, sizeof text,
+            "in words: %s of %zu bytes by %s leaves %s %.1f %% of its cycles, while the clock goes from %.0f to %.0f MHz (%.0f W alone, %.0f beside%s): "
+            "together %.1f %% of its speed; the messages keep %.1f %% of theirs",
+            overlap_operation_names[c->operation], c->bytes, reported[i].name, work->name, 100 * f->cycles_ratio, f->mhz_alone,
+            f->mhz_beside, f->watts_alone, f->watts_beside, limit, 100 * f->alone_us / f->beside_us,
+            100 * f->rate_beside / f->rate_alone);
         table_note(run->table, text);
     }
     reported_count = 0;
 }
 
-void overlap_report_absent(struct overlap_run *run, const char *work, const char *side, const struct overlap_case *c, const char *why)
+void overlap_report_absent(struct overlap_run *run, const char *work, const char *side, const struct overlap_case *c,
+                           const char *why)
 {
     struct table_cell cells[sizeof columns / sizeof columns[0]];
 

@@ -101,7 +101,8 @@ static void open_nvml(struct overlap_run *run)
     *(void **)&nvml.fields = entry(library, "nvmlDeviceGetFieldValues");
     *(void **)&nvml.limit = entry(library, "nvmlDeviceGetEnforcedPowerLimit");
     gpu_bus_id(run->gpu, bus_id, sizeof bus_id);
-    if (nvml.init == NULL || nvml.by_bus_id == NULL || nvml.clock == NULL || nvml.init() != 0 || nvml.by_bus_id(bus_id, &nvml.device) != 0)
+    if (nvml.init == NULL || nvml.by_bus_id == NULL || nvml.clock == NULL || nvml.init() != 0 ||
+        nvml.by_bus_id(bus_id, &nvml.device) != 0)
         nvml.device = NULL;
 }
 

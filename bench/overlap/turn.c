@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define WINDOW 6u       /* batches ahead */
+#define WINDOW 6u /* batches ahead */
 #define BATCH_US 250.0
-#define ALONE_US 150e3  /* of messages alone */
-#define ASK_EVERY 4u    /* batches, after which ranks ask one another whether to end */
+#define ALONE_US 150e3 /* of messages alone */
+#define ASK_EVERY 4u   /* batches, after which ranks ask one another whether to end */
 #define BATCHES_MAX 65536u
 
 /* Batches of messages, and when they ended: us since `origin`. */

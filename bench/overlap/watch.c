@@ -33,8 +33,8 @@ static void end_late(void)
 
     if (watched->size > 0)
         snprintf(who, sizeof who, "rank %d", watched->rank);
-    dprintf(STDERR_FILENO, "%spickle-perf-overlap: %s: %s%s%s: not done after %.0f s (--limit)\n", shown ? ERASE_LINE : "", who, phase,
-            step[0] != '\0' ? ": " : "", step, watched->options.limit_s);
+    dprintf(STDERR_FILENO, "%spickle-perf-overlap: %s: %s%s%s: not done after %.0f s (--limit)\n", shown ? ERASE_LINE : "", who,
+            phase, step[0] != '\0' ? ": " : "", step, watched->options.limit_s);
     _exit(1); /* whatever is registered for an exit might wait for the same */
 }
 

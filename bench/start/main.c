@@ -16,8 +16,9 @@
 
 #define WAIT_MS 60000
 
-static const char usage[] = "usage: pickle-start                       found in the launcher's environment\n"
-                            "       pickle-start FILE SIZE RANK        by an id, which rank 0 writes into FILE and the others read\n";
+static const char usage[] =
+    "usage: pickle-start                       found in the launcher's environment\n"
+    "       pickle-start FILE SIZE RANK        by an id, which rank 0 writes into FILE and the others read\n";
 
 static uint64_t now_ns(void)
 {

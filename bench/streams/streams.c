@@ -117,7 +117,8 @@ static void run(const int *fds, bool writes, bool reads, _Atomic uint64_t *recei
             give_up("buffers");
         (void)fcntl(e->pipe[1], F_SETPIPE_SZ, 1 << 20);
         memset(e->buffer, i + 1, o.bytes);
-        if ((reads && pthread_create(&e->reader, NULL, read_on, e) != 0) || (writes && pthread_create(&e->writer, NULL, write_on, e) != 0))
+        if ((reads && pthread_create(&e->reader, NULL, read_on, e) != 0) ||
+            (writes && pthread_create(&e->writer, NULL, write_on, e) != 0))
             give_up("pthread_create");
     }
 }
@@ -141,10 +142,9 @@ static void connect_pair(int pair[2])
     close(listener);
 }
 
-static const char usage[] =
-    "usage: bare-streams [-t THREADS] [-b BYTES] [-s SECONDS] [-2] [-z]\n"
-    "  -b  of a write, and of the buffer of each thread: whole pages (512K)   -2  both ways at once\n"
-    "  -z  the writer's pages go by vmsplice, uncopied\n";
+static const char usage[] = "usage: bare-streams [-t THREADS] [-b BYTES] [-s SECONDS] [-2] [-z]\n"
+                            "  -b  of a write, and of the buffer of each thread: whole pages (512K)   -2  both ways at once\n"
+                            "  -z  the writer's pages go by vmsplice, uncopied\n";
 
 static void take_bytes(char *value)
 {
@@ -189,7 +189,8 @@ int main(int argc, char **argv)
     nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
     before = received[0];
     began = now_us();
-    nanosleep(&(struct timespec){ .tv_sec = (time_t)o.seconds, .tv_nsec = (long)((o.seconds - (double)(time_t)o.seconds) * 1e9) }, NULL);
+    nanosleep(&(struct timespec){ .tv_sec = (time_t)o.seconds, .tv_nsec = (long)((o.seconds - (double)(time_t)o.seconds) * 1e9) },
+              NULL);
     printf("%2d connections%s%s, %zu KiB: %.2f GB/s%s\n", o.threads, o.spliced ? ", spliced" : "", o.both ? ", both ways" : "",
            o.bytes >> 10, (double)(received[0] - before) / (now_us() - began) * 1e-3, o.both ? " each way" : "");
     kill(child, 9);

@@ -297,7 +297,8 @@ static pk_result_t deal_unevenly(pk_comm_t *comm, const float *batch, size_t tot
 /* ---- mem.h ---- */
 
 /* Declare a buffer before operations on it are captured into a CUDA graph, and take that back after the last launch. */
-static pk_result_t with_registered(pk_comm_t *comm, float *buffer, size_t count, pk_result_t (*capture_and_launch)(float *, size_t))
+static pk_result_t with_registered(pk_comm_t *comm, float *buffer, size_t count,
+                                   pk_result_t (*capture_and_launch)(float *, size_t))
 {
     pk_result_t result = pk_register(comm, buffer, count * sizeof *buffer);
 

@@ -6,7 +6,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
-namespace {
+namespace
+{
 
 constexpr int WARPS = 4, QUERIES = 16 * WARPS, KEYS = 64, PAD = 8; // PAD: rows of shared memory begin in different banks
 constexpr float LOG2_E = 1.44269504f;
@@ -29,9 +30,10 @@ __device__ unsigned pair(float low, float high)
 // c += a b; a: 16 x 16, b: 16 x 8
 __device__ void multiply(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Four 8 x 8 blocks, turned round.
@@ -86,7 +88,8 @@ __device__ void weigh(float (&scores)[KEYS / 8][4], rows &r, float (&factor)[2])
 }
 
 template <int WIDTH>
-__device__ void load_queries(unsigned (&fragments)[WIDTH / 16][4], const __nv_bfloat16 *queries, long long stride, int row, int count)
+__device__ void load_queries(unsigned (&fragments)[WIDTH / 16][4], const __nv_bfloat16 *queries, long long stride, int row,
+                             int count)
 {
     int column = threadIdx.x % 4 * 2;
 
@@ -94,12 +97,12 @@ __device__ void load_queries(unsigned (&fragments)[WIDTH / 16][4], const __nv_bf
         for (int i = 0; i < 4; i++) {
             int here = row + i % 2 * 8;
 
-            fragments[k][i] = here < count ? *reinterpret_cast<const unsigned *>(queries + here * stride + k * 16 + i / 2 * 8 + column) : 0;
+            fragments[k][i] =
+                here < count ? *reinterpret_cast<const unsigned *>(queries + here * stride + k * 16 + i / 2 * 8 + column) : 0;
         }
 }
 
-template <int WIDTH>
-__global__ void __launch_bounds__(32 * WARPS) attend(const arguments a)
+template <int WIDTH> __global__ void __launch_bounds__(32 * WARPS) attend(const arguments a)
 {
     __shared__ __align__(16) __nv_bfloat16 keys[KEYS][WIDTH + PAD], values[KEYS][WIDTH + PAD];
     int lane = threadIdx.x % 32, group = lane / 4, column = lane % 4 * 2;
@@ -123,7 +126,8 @@ __global__ void __launch_bounds__(32 * WARPS) attend(const arguments a)
             for (int k = 0; k < WIDTH / 16; k++) {
                 const __nv_bfloat16 *at = &keys[n * 8 + group][k * 16 + column];
 
-                multiply(scores[n], query[k], *reinterpret_cast<const unsigned *>(at), *reinterpret_cast<const unsigned *>(at + 8));
+                multiply(scores[n], query[k], *reinterpret_cast<const unsigned *>(at),
+                         *reinterpret_cast<const unsigned *>(at + 8));
             }
             for (int i = 0; i < 4; i++)
                 scores[n][i] = first + n * 8 + column + i % 2 < a.key_count ? scores[n][i] * a.scale * LOG2_E : -INFINITY;
@@ -134,7 +138,8 @@ __global__ void __launch_bounds__(32 * WARPS) attend(const arguments a)
                 output[n][i] *= factor[i / 2];
         for (int k = 0; k < KEYS / 16; k++) {
             const unsigned weights[4] = { pair(scores[2 * k][0], scores[2 * k][1]), pair(scores[2 * k][2], scores[2 * k][3]),
-                                          pair(scores[2 * k + 1][0], scores[2 * k + 1][1]), pair(scores[2 * k + 1][2], scores[2 * k + 1][3]) };
+                                          pair(scores[2 * k + 1][0], scores[2 * k + 1][1]),
+                                          pair(scores[2 * k + 1][2], scores[2 * k + 1][3]) };
 
             for (int n = 0; n < WIDTH / 8; n += 2) {
                 unsigned b[4];
@@ -159,13 +164,19 @@ __global__ void __launch_bounds__(32 * WARPS) attend(const arguments a)
 
 } // namespace
 
-extern "C" int attend_launch(const sdpa_shape *s, const void *queries, const void *keys, const void *values, void *output, void *stream)
+extern "C" int attend_launch(const sdpa_shape *s, const void *queries, const void *keys, const void *values, void *output,
+                             void *stream)
 {
-    arguments a = { static_cast<const __nv_bfloat16 *>(queries), static_cast<const __nv_bfloat16 *>(keys),
-                    static_cast<const __nv_bfloat16 *>(values),  static_cast<__nv_bfloat16 *>(output),
-                    static_cast<int>(s->queries),                static_cast<int>(s->keys),
-                    static_cast<int>(s->heads),                  {},
-                    {},                                          s->scale };
+    arguments a = { static_cast<const __nv_bfloat16 *>(queries),
+                    static_cast<const __nv_bfloat16 *>(keys),
+                    static_cast<const __nv_bfloat16 *>(values),
+                    static_cast<__nv_bfloat16 *>(output),
+                    static_cast<int>(s->queries),
+                    static_cast<int>(s->keys),
+                    static_cast<int>(s->heads),
+                    {},
+                    {},
+                    s->scale };
     dim3 blocks(static_cast<unsigned>((s->queries + QUERIES - 1) / QUERIES), static_cast<unsigned>(s->batch * s->heads));
 
     for (int i = 0; i < 3; i++) {

@@ -38,7 +38,7 @@ static inline size_t shape_queries(const struct shape *s)
 /* Something that computes attention, with its own memory and stream. */
 struct compute {
     const char *name;
-    pk_dtype_t type;       /* of all elements */
+    pk_dtype_t type; /* of all elements */
     size_t element_bytes;
     double tolerance;      /* of an element of the output: all lie between -1 and 1 */
     struct shape defaults; /* where nothing else was asked for: its ranks and threads are not meant */
@@ -105,7 +105,7 @@ struct job {
     struct gather libraries[LIBRARIES_MAX];
     int library_count;
     int rounds, warmup;
-    bool spoil; /* one element, so that the check must find it */
+    bool spoil;                            /* one element, so that the check must find it */
     void **gathered, **queries, **outputs; /* one of each a layer */
     struct times times[LIBRARIES_MAX];
 };

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define QUERIES_LOOKED_AT 2             /* of each head */
-#define ALL_UP_TO ((size_t)32 << 20)    /* elements of all layers' parts: of more, the first and the last layer are looked at */
+#define QUERIES_LOOKED_AT 2          /* of each head */
+#define ALL_UP_TO ((size_t)32 << 20) /* elements of all layers' parts: of more, the first and the last layer are looked at */
 
 float number(int kind, int layer, int rank, size_t i)
 {
@@ -24,7 +24,8 @@ float number(int kind, int layer, int rank, size_t i)
 }
 
 /* Output of one query of one head: [width]. `parts` is [ranks] parts; `scores` has room for one a key. */
-static void plain_attention(const struct shape *s, const float *query, const float *parts, int head, double *scores, double *output)
+static void plain_attention(const struct shape *s, const float *query, const float *parts, int head, double *scores,
+                            double *output)
 {
     size_t width = (size_t)s->width, all = (size_t)s->ranks * (size_t)s->keys, stride = 2 * (size_t)s->heads * width;
     const float *keys = parts + (size_t)head * width, *values = keys + stride / 2;
@@ -48,7 +49,8 @@ static void plain_attention(const struct shape *s, const float *query, const flo
         output[c] /= total;
 }
 
-static size_t differences(const struct job *job, const float *queries, const float *parts, const float *got, double *scores, double *row)
+static size_t differences(const struct job *job, const float *queries, const float *parts, const float *got, double *scores,
+                          double *row)
 {
     const struct shape *s = &job->shape;
     size_t width = (size_t)s->width, wrong = 0;

@@ -31,7 +31,8 @@ static void need(cudaError_t code, const char *what)
 
 static int local_rank(void)
 {
-    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK", "PK_RANK" };
+    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID", "LOCAL_RANK",
+                                         "PK_RANK" };
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (getenv(names[i]) != NULL)
@@ -99,9 +100,14 @@ static struct gpu *open_either(const struct shape *s)
     need(cudaEventCreateWithFlags(&gpu->communicated, cudaEventDisableTiming), "cudaEventCreate");
     gpu->value_offset = (size_t)(heads * width) * 2;
     /* Queries were scaled when they were made. */
-    gpu->shape = (struct sdpa_shape){ .batch = 1, .heads = heads, .queries = s->queries, .keys = keys, .width = width,
+    gpu->shape = (struct sdpa_shape){ .batch = 1,
+                                      .heads = heads,
+                                      .queries = s->queries,
+                                      .keys = keys,
+                                      .width = width,
                                       .query_strides = { heads * s->queries * width, s->queries * width, width },
-                                      .key_strides = { keys * 2 * heads * width, width, 2 * heads * width }, .scale = 1 };
+                                      .key_strides = { keys * 2 * heads * width, width, 2 * heads * width },
+                                      .scale = 1 };
     return gpu;
 }
 
@@ -266,9 +272,9 @@ static const char *gpu_how(void *state)
 /* All but where attention comes from. */
 #define ON_A_GPU \
     .type = PK_BF16, .element_bytes = 2, .tolerance = 1e-2, .memory = PK_MEM_DEVICE, \
-    .defaults = { .layers = 8, .heads = 32, .width = 128, .queries = 2048, .keys = 4096 }, .close = gpu_close, .stream = gpu_stream, \
-    .stream_wait = gpu_stream_wait, .alloc = gpu_alloc, .free = gpu_free, .begin = gpu_begin, .end = gpu_end, .join = gpu_join, .put = gpu_put, .get = gpu_get, \
-    .how = gpu_how
+    .defaults = { .layers = 8, .heads = 32, .width = 128, .queries = 2048, .keys = 4096 }, .close = gpu_close, \
+    .stream = gpu_stream, .stream_wait = gpu_stream_wait, .alloc = gpu_alloc, .free = gpu_free, .begin = gpu_begin, \
+    .end = gpu_end, .join = gpu_join, .put = gpu_put, .get = gpu_get, .how = gpu_how
 
 const struct compute compute_gpu = { .name = "gpu", .usable = gpu_usable, .open = gpu_open, ON_A_GPU };
 const struct compute compute_kernel = { .name = "kernel", .usable = kernel_usable, .open = kernel_open, ON_A_GPU };

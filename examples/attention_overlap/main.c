@@ -56,30 +56,58 @@ static int positive(const char *text)
 static void parse(int argc, char **argv, struct options *o)
 {
     static const struct option names[] = {
-        { "layers", 1, NULL, 'l' }, { "heads", 1, NULL, 'h' },   { "width", 1, NULL, 'w' },   { "queries", 1, NULL, 'q' },
-        { "keys", 1, NULL, 'k' },   { "threads", 1, NULL, 't' }, { "rounds", 1, NULL, 'r' },  { "warmup", 1, NULL, 'u' },
-        { "compute", 1, NULL, 'c' }, { "alone", 0, NULL, 'a' },  { "picture", 1, NULL, 'p' }, { "spoil", 0, NULL, 's' },
-        { "help", 0, NULL, 'H' },   { NULL, 0, NULL, 0 },
+        { "layers", 1, NULL, 'l' },  { "heads", 1, NULL, 'h' },   { "width", 1, NULL, 'w' },   { "queries", 1, NULL, 'q' },
+        { "keys", 1, NULL, 'k' },    { "threads", 1, NULL, 't' }, { "rounds", 1, NULL, 'r' },  { "warmup", 1, NULL, 'u' },
+        { "compute", 1, NULL, 'c' }, { "alone", 0, NULL, 'a' },   { "picture", 1, NULL, 'p' }, { "spoil", 0, NULL, 's' },
+        { "help", 0, NULL, 'H' },    { NULL, 0, NULL, 0 },
     };
     int option;
 
     *o = (struct options){ .rounds = 15, .warmup = 3, .compute = "auto" };
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
         switch (option) {
-        case 'l': o->shape.layers = positive(optarg); break;
-        case 'h': o->shape.heads = positive(optarg); break;
-        case 'w': o->shape.width = positive(optarg); break;
-        case 'q': o->shape.queries = positive(optarg); break;
-        case 'k': o->shape.keys = positive(optarg); break;
-        case 't': o->shape.threads = positive(optarg); break;
-        case 'r': o->rounds = positive(optarg); break;
-        case 'u': o->warmup = positive(optarg); break;
-        case 'c': o->compute = optarg; break;
-        case 'a': o->alone = true; break;
-        case 'p': o->picture = optarg; break;
-        case 's': o->spoil = true; break;
-        case 'H': fputs(usage, stdout); exit(0);
-        default: fputs(usage, stderr); exit(2);
+        case 'l':
+            o->shape.layers = positive(optarg);
+            break;
+        case 'h':
+            o->shape.heads = positive(optarg);
+            break;
+        case 'w':
+            o->shape.width = positive(optarg);
+            break;
+        case 'q':
+            o->shape.queries = positive(optarg);
+            break;
+        case 'k':
+            o->shape.keys = positive(optarg);
+            break;
+        case 't':
+            o->shape.threads = positive(optarg);
+            break;
+        case 'r':
+            o->rounds = positive(optarg);
+            break;
+        case 'u':
+            o->warmup = positive(optarg);
+            break;
+        case 'c':
+            o->compute = optarg;
+            break;
+        case 'a':
+            o->alone = true;
+            break;
+        case 'p':
+            o->picture = optarg;
+            break;
+        case 's':
+            o->spoil = true;
+            break;
+        case 'H':
+            fputs(usage, stdout);
+            exit(0);
+        default:
+            fputs(usage, stderr);
+            exit(2);
         }
     }
     if (optind < argc || o->rounds > ROUNDS_MAX) {

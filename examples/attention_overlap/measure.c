@@ -94,7 +94,8 @@ static void bar(const struct job *job, int round)
 
     if (job->shape.rank != 0 || !isatty(STDERR_FILENO))
         return;
-    fprintf(stderr, "\r[%.*s%*s] round %d of %d", filled, "########################################", 40 - filled, "", round + 1, all);
+    fprintf(stderr, "\r[%.*s%*s] round %d of %d", filled, "########################################", 40 - filled, "", round + 1,
+            all);
     if (round + 1 == all)
         fprintf(stderr, "\r\033[K");
 }

@@ -10,11 +10,14 @@ static struct nccl_window_calls windows;
 static void *library;
 static char name[32] = "NCCL";
 
-#define CALL(function) { .name = #function, .offset = offsetof(struct nccl_calls, function) }
+#define CALL(function) \
+    { \
+        .name = #function, .offset = offsetof(struct nccl_calls, function) \
+    }
 static const struct library_call calls[] = {
-    CALL(ncclGetVersion), CALL(ncclGetErrorString), CALL(ncclGetUniqueId), CALL(ncclCommInitRank), CALL(ncclCommDestroy), CALL(ncclGroupStart),
-    CALL(ncclGroupEnd),   CALL(ncclSend),           CALL(ncclRecv),        CALL(ncclAllGather),    CALL(ncclAllReduce),
-    CALL(ncclReduceScatter),
+    CALL(ncclGetVersion),  CALL(ncclGetErrorString), CALL(ncclGetUniqueId), CALL(ncclCommInitRank),
+    CALL(ncclCommDestroy), CALL(ncclGroupStart),     CALL(ncclGroupEnd),    CALL(ncclSend),
+    CALL(ncclRecv),        CALL(ncclAllGather),      CALL(ncclAllReduce),   CALL(ncclReduceScatter),
 };
 
 const char *nccl_name(void)

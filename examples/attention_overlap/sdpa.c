@@ -15,7 +15,15 @@ typedef void *descriptor_t;
 
 enum { OLDEST = 91300, ENGINES_MAX = 8, IDS = 5 };
 
-enum { TYPE_HANDLE = 0, TYPE_DATA_TYPE = 1, TYPE_BOOLEAN = 2, TYPE_INT64 = 3, TYPE_VOID_PTR = 6, TYPE_HEUR_MODE = 8, TYPE_DESCRIPTOR = 15 };
+enum {
+    TYPE_HANDLE = 0,
+    TYPE_DATA_TYPE = 1,
+    TYPE_BOOLEAN = 2,
+    TYPE_INT64 = 3,
+    TYPE_VOID_PTR = 6,
+    TYPE_HEUR_MODE = 8,
+    TYPE_DESCRIPTOR = 15
+};
 
 enum { DATA_FLOAT = 0, DATA_BFLOAT16 = 9 };
 
@@ -68,7 +76,10 @@ static struct calls {
     int (*cudnnBackendExecute)(void *handle, descriptor_t plan, descriptor_t pack);
 } cudnn;
 
-#define CALL(function) { .name = #function, .offset = offsetof(struct calls, function) }
+#define CALL(function) \
+    { \
+        .name = #function, .offset = offsetof(struct calls, function) \
+    }
 static const struct library_call calls[] = {
     CALL(cudnnGetVersion),
     CALL(cudnnGetLastErrorString),
@@ -131,8 +142,8 @@ static bool load(void)
     snprintf(name, sizeof name, "cuDNN %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
     if (version >= OLDEST)
         return true;
-    snprintf(reason, sizeof reason, "%s: attention as one operation came with 9.13%s%s", name, missing != NULL ? "; it has no " : "",
-             missing != NULL ? missing : "");
+    snprintf(reason, sizeof reason, "%s: attention as one operation came with 9.13%s%s", name,
+             missing != NULL ? "; it has no " : "", missing != NULL ? missing : "");
     library = NULL;
     return false;
 }
@@ -162,7 +173,8 @@ static bool finalize(descriptor_t descriptor, const char *what)
     return worked(cudnn.cudnnBackendFinalize(descriptor), what);
 }
 
-static bool make_tensor(descriptor_t *tensor, int64_t id, int type, const int64_t dimensions[4], const int64_t strides[4], bool by_value)
+static bool make_tensor(descriptor_t *tensor, int64_t id, int type, const int64_t dimensions[4], const int64_t strides[4],
+                        bool by_value)
 {
     const int64_t alignment = by_value ? 4 : 16;
 
@@ -199,8 +211,8 @@ static bool make_graph(struct sdpa *s)
         if (!set(s->operation, attributes[i], TYPE_DESCRIPTOR, 1, &s->tensors[i]))
             return false;
     return finalize(s->operation, "the attention") && make(MAKE_GRAPH, &s->graph) &&
-           set(s->graph, GRAPH_HANDLE, TYPE_HANDLE, 1, &s->handle) && set(s->graph, GRAPH_OPERATIONS, TYPE_DESCRIPTOR, 1, &s->operation) &&
-           finalize(s->graph, "the graph");
+           set(s->graph, GRAPH_HANDLE, TYPE_HANDLE, 1, &s->handle) &&
+           set(s->graph, GRAPH_OPERATIONS, TYPE_DESCRIPTOR, 1, &s->operation) && finalize(s->graph, "the graph");
 }
 
 /* Ways to compute it, best first. */
@@ -214,7 +226,8 @@ static bool ask_for_engines(struct sdpa *s)
         return false;
     while (s->config_count < ENGINES_MAX && make(MAKE_ENGINECFG, &s->configs[s->config_count]))
         s->config_count++;
-    if (!worked(cudnn.cudnnBackendGetAttribute(s->heuristic, HEUR_RESULTS, TYPE_DESCRIPTOR, s->config_count, &found, s->configs), "engines"))
+    if (!worked(cudnn.cudnnBackendGetAttribute(s->heuristic, HEUR_RESULTS, TYPE_DESCRIPTOR, s->config_count, &found, s->configs),
+                "engines"))
         return false;
     if (found == 0)
         snprintf(reason, sizeof reason, "%s has no engine for this attention here", name);
@@ -232,9 +245,10 @@ static bool make_plan(struct sdpa *s)
 
         if (!make(MAKE_PLAN, &s->plan))
             return false;
-        if (set(s->plan, PLAN_HANDLE, TYPE_HANDLE, 1, &s->handle) && set(s->plan, PLAN_ENGINE_CONFIG, TYPE_DESCRIPTOR, 1, &s->configs[i]) &&
-            finalize(s->plan, "a plan") &&
-            worked(cudnn.cudnnBackendGetAttribute(s->plan, PLAN_WORKSPACE_SIZE, TYPE_INT64, 1, &count, &s->workspace_bytes), "workspace"))
+        if (set(s->plan, PLAN_HANDLE, TYPE_HANDLE, 1, &s->handle) &&
+            set(s->plan, PLAN_ENGINE_CONFIG, TYPE_DESCRIPTOR, 1, &s->configs[i]) && finalize(s->plan, "a plan") &&
+            worked(cudnn.cudnnBackendGetAttribute(s->plan, PLAN_WORKSPACE_SIZE, TYPE_INT64, 1, &count, &s->workspace_bytes),
+                   "workspace"))
             return true;
         cudnn.cudnnBackendDestroyDescriptor(s->plan);
         s->plan = NULL;
@@ -274,8 +288,9 @@ struct sdpa *sdpa_open(const struct sdpa_shape *shape, void *stream, const char 
         return NULL;
     }
     s->scale = shape->scale;
-    if (worked(cudnn.cudnnCreate(&s->handle), "cudnnCreate") && worked(cudnn.cudnnSetStream(s->handle, stream), "cudnnSetStream") &&
-        make_tensors(s, shape) && make_graph(s) && ask_for_engines(s) && make_plan(s))
+    if (worked(cudnn.cudnnCreate(&s->handle), "cudnnCreate") &&
+        worked(cudnn.cudnnSetStream(s->handle, stream), "cudnnSetStream") && make_tensors(s, shape) && make_graph(s) &&
+        ask_for_engines(s) && make_plan(s))
         return s;
     sdpa_close(s);
     return NULL;

@@ -71,18 +71,18 @@ enum {
 };
 
 /** Values of pk_comm_config_t.device. */
-#define PK_DEVICE_AUTO 0              /**< the device of the calling thread's current CUDA context, if there is one */
-#define PK_DEVICE_HOST (-1)           /**< no GPU: device memory is refused */
+#define PK_DEVICE_AUTO 0                        /**< the device of the calling thread's current CUDA context, if there is one */
+#define PK_DEVICE_HOST (-1)                     /**< no GPU: device memory is refused */
 #define PK_DEVICE_CUDA(ordinal) ((ordinal) + 1) /**< the CUDA device with this ordinal */
 
 /** How to make a communicator. Set every field with PK_COMM_CONFIG_INIT, then change some. Zero means the default. */
 typedef struct pk_comm_config {
-    size_t struct_size;    /**< sizeof(pk_comm_config_t) of the caller's header */
-    int device;            /**< PK_DEVICE_AUTO, PK_DEVICE_HOST or PK_DEVICE_CUDA(n) */
-    int sm_policy;         /**< PK_SM_*; environment PK_SM_POLICY=default|none|N when 0 */
-    int max_sms;           /**< with PK_SM_BOUNDED: 1 and up */
-    int nonblocking;       /**< 1: init returns PK_IN_PROGRESS with a handle to poll by pk_comm_async_error or to abort */
-    uint64_t timeout_ms;   /**< deadline of each operation and of init; default 600000, environment PK_TIMEOUT_MS */
+    size_t struct_size;  /**< sizeof(pk_comm_config_t) of the caller's header */
+    int device;          /**< PK_DEVICE_AUTO, PK_DEVICE_HOST or PK_DEVICE_CUDA(n) */
+    int sm_policy;       /**< PK_SM_*; environment PK_SM_POLICY=default|none|N when 0 */
+    int max_sms;         /**< with PK_SM_BOUNDED: 1 and up */
+    int nonblocking;     /**< 1: init returns PK_IN_PROGRESS with a handle to poll by pk_comm_async_error or to abort */
+    uint64_t timeout_ms; /**< deadline of each operation and of init; default 600000, environment PK_TIMEOUT_MS */
 } pk_comm_config_t;
 
 /* clang-format off */

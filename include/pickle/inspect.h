@@ -41,12 +41,12 @@ typedef enum pk_op_kind {
 
 /** The path from this rank to a peer. */
 typedef struct pk_path {
-    size_t struct_size;    /**< set by the caller */
-    char transport[16];    /**< "self", "shm", "nvlink", "rdma", "tcp"; "none" where there is no path */
-    char device[32];       /**< what carries the bytes: "cma", "ring", "copy engine", "socket", "host memory" (bounce buffers),
+    size_t struct_size;   /**< set by the caller */
+    char transport[16];   /**< "self", "shm", "nvlink", "rdma", "tcp"; "none" where there is no path */
+    char device[32];      /**< what carries the bytes: "cma", "ring", "copy engine", "socket", "host memory" (bounce buffers),
                                 ... */
-    double expected_gbps;  /**< 1e9 bytes a second one way; 0 unknown */
-    char reason[192];      /**< one sentence: why this path */
+    double expected_gbps; /**< 1e9 bytes a second one way; 0 unknown */
+    char reason[192];     /**< one sentence: why this path */
 } pk_path_t;
 
 /**
@@ -66,13 +66,13 @@ PK_API pk_result_t pk_comm_path(const pk_comm_t *comm, int peer, pk_mem_kind_t s
 
 /** How an operation would be done. */
 typedef struct pk_explanation {
-    size_t struct_size;    /**< set by the caller */
-    char algorithm[32];    /**< "direct", "ring", "eager", "ll kernel", ... */
-    char transports[64];   /**< names of the transports it uses, with commas */
-    uint64_t steps;        /**< plan steps this rank executes; pk_comm_stats counts the same */
-    int sms;               /**< most multiprocessors that it occupies at a time, with any reduction; 0 = copy engines and CPU
+    size_t struct_size;  /**< set by the caller */
+    char algorithm[32];  /**< "direct", "ring", "eager", "ll kernel", ... */
+    char transports[64]; /**< names of the transports it uses, with commas */
+    uint64_t steps;      /**< plan steps this rank executes; pk_comm_stats counts the same */
+    int sms;             /**< most multiprocessors that it occupies at a time, with any reduction; 0 = copy engines and CPU
                                 only */
-    char reason[192];      /**< why this algorithm */
+    char reason[192];    /**< why this algorithm */
 } pk_explanation_t;
 
 /**
@@ -97,26 +97,26 @@ PK_API pk_result_t pk_explain(const pk_comm_t *comm, pk_op_kind_t op, size_t cou
 
 /** Counters since the communicator was made. */
 typedef struct pk_stats {
-    size_t struct_size;       /**< set by the caller */
-    uint64_t operations;      /**< ended */
-    uint64_t steps;           /**< plan steps executed */
+    size_t struct_size;  /**< set by the caller */
+    uint64_t operations; /**< ended */
+    uint64_t steps;      /**< plan steps executed */
     uint64_t bytes_sent;
     uint64_t bytes_received;
-    uint64_t messages;        /**< messages sent on control channels */
-    uint64_t copies;          /**< copies handed to copy engines */
-    uint64_t kernels;         /**< kernels launched, of any kind */
-    uint64_t waits_pending;   /**< stream waits that hold a hardware queue now */
-    uint64_t waits_max;       /**< the highest value of waits_pending so far */
-    uint64_t words;           /**< signals (32-bit words) written or waited for in streams, in batches or alone */
-    uint64_t mappings_made;   /**< allocations of peers that were mapped */
-    uint64_t mappings_found;  /**< CTS messages for an allocation that was mapped already */
-    uint64_t device_bytes;    /**< GPU memory that the communicator holds: scratch, slots, graphs */
-    uint64_t pinned_bytes;    /**< host memory that it has registered for bounce buffers, and for collectives where GPUs do not
+    uint64_t messages;         /**< messages sent on control channels */
+    uint64_t copies;           /**< copies handed to copy engines */
+    uint64_t kernels;          /**< kernels launched, of any kind */
+    uint64_t waits_pending;    /**< stream waits that hold a hardware queue now */
+    uint64_t waits_max;        /**< the highest value of waits_pending so far */
+    uint64_t words;            /**< signals (32-bit words) written or waited for in streams, in batches or alone */
+    uint64_t mappings_made;    /**< allocations of peers that were mapped */
+    uint64_t mappings_found;   /**< CTS messages for an allocation that was mapped already */
+    uint64_t device_bytes;     /**< GPU memory that the communicator holds: scratch, slots, graphs */
+    uint64_t pinned_bytes;     /**< host memory that it has registered for bounce buffers, and for collectives where GPUs do not
                                    reach one another */
-    uint64_t work_requests;   /**< RDMA: sends and writes handed to devices */
-    uint64_t doorbells;       /**< RDMA: calls that handed them over, several requests in one call where possible */
-    uint64_t completions;     /**< RDMA: entries read from completion queues, including receives */
-    uint64_t registrations;   /**< RDMA: registrations of memory, one for each port; none in steady state */
+    uint64_t work_requests;    /**< RDMA: sends and writes handed to devices */
+    uint64_t doorbells;        /**< RDMA: calls that handed them over, several requests in one call where possible */
+    uint64_t completions;      /**< RDMA: entries read from completion queues, including receives */
+    uint64_t registrations;    /**< RDMA: registrations of memory, one for each port; none in steady state */
     uint64_t mappings_blocked; /**< transfers that went through the host because a mapping of freed memory could not be closed
                                     yet */
     uint64_t kernels_reaching; /**< kernels of long collectives that used this rank's buffers directly, because all other ranks

@@ -29,9 +29,9 @@ typedef struct pk_stream {
 } pk_stream_t;
 
 #ifdef __cplusplus
-#define PK_STREAM_VALUE(kind, handle) (pk_stream_t{(kind), (handle)})
+#define PK_STREAM_VALUE(kind, handle) (pk_stream_t{ (kind), (handle) })
 #else
-#define PK_STREAM_VALUE(kind, handle) ((pk_stream_t){(kind), (handle)})
+#define PK_STREAM_VALUE(kind, handle) ((pk_stream_t){ (kind), (handle) })
 #endif
 
 /** The call itself waits: on return the buffers are the caller's again. */
@@ -54,7 +54,8 @@ typedef struct pk_stream {
  * nothing else, such as pk_stream_synchronize, refuse such a stream. Since 0.3.
  */
 #define PK_WITHIN(stream, milliseconds) \
-    PK_STREAM_VALUE(((stream).kind & (((uintptr_t)1 << PK_STREAM_KIND_BITS) - 1)) | (uintptr_t)(milliseconds) << PK_STREAM_KIND_BITS, \
+    PK_STREAM_VALUE(((stream).kind & (((uintptr_t)1 << PK_STREAM_KIND_BITS) - 1)) | (uintptr_t)(milliseconds) \
+                                                                                        << PK_STREAM_KIND_BITS, \
                     (stream).handle)
 
 /** The lower bits of pk_stream_t.kind say what the handle is; those above are PK_WITHIN's. */

@@ -76,10 +76,10 @@ PK_API pk_result_t pk_comm_agree(pk_comm_t *comm, uint64_t value, uint64_t *all,
 
 /** Values of pk_comm_shrink's flags. */
 enum {
-    PK_SHRINK_DEFAULT = 0, /**< the living ranks are renumbered, in the order of their numbers in the old communicator */
-    PK_SHRINK_REVOKE = 1,  /**< pk_comm_revoke first: operations that are under way end with PK_ERR_REVOKED */
+    PK_SHRINK_DEFAULT = 0,    /**< the living ranks are renumbered, in the order of their numbers in the old communicator */
+    PK_SHRINK_REVOKE = 1,     /**< pk_comm_revoke first: operations that are under way end with PK_ERR_REVOKED */
     PK_SHRINK_KEEP_RANKS = 2, /**< size and numbers stay; the numbers of the dead are holes. Since 0.3 */
-    PK_SHRINK_REPLACE = 4  /**< the ranks with the highest numbers take those of the dead, all others keep theirs. Since 0.3 */
+    PK_SHRINK_REPLACE = 4     /**< the ranks with the highest numbers take those of the dead, all others keep theirs. Since 0.3 */
 };
 
 /**

@@ -39,8 +39,7 @@ pk_result_t pki_check_peer(const pk_comm_t *comm, int peer, struct pki_where *ca
         return pki_fail(PK_ERR_ARG, call, "peer %d of %d ranks", peer, comm->size);
     call->peer = peer;
     if (pki_is_hole(comm, peer))
-        return pki_fail(PK_ERR_PEER, call, "nobody is rank %d of %d: that rank is dead (PK_SHRINK_KEEP_RANKS)", peer,
-                        comm->size);
+        return pki_fail(PK_ERR_PEER, call, "nobody is rank %d of %d: that rank is dead (PK_SHRINK_KEEP_RANKS)", peer, comm->size);
     call->peer = -1;
     return PK_OK;
 }

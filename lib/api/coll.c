@@ -223,8 +223,8 @@ static pk_result_t choose(struct call *c, enum pki_coll coll)
     pk_result_t result = pki_engine_classify(c->comm->engine, &c->request, &kind);
 
     if (result == PK_OK)
-        result = pki_comm_choose(c->comm, coll, c->request.count * pki_dtype_bytes(c->request.dtype),
-                                 c->request.dtype, c->request.op, kind, &choice);
+        result = pki_comm_choose(c->comm, coll, c->request.count * pki_dtype_bytes(c->request.dtype), c->request.dtype,
+                                 c->request.op, kind, &choice);
     c->request.algorithm = choice.algorithm;
     c->request.instead = choice.instead;
     return result;
@@ -394,11 +394,15 @@ pk_result_t pk_scatter(const void *sendbuf, void *recvbuf, size_t count, pk_dtyp
     return run(PKI_COLL_SCATTER, &a, comm, stream);
 }
 
-pk_result_t pk_allgatherv(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts, const size_t *recvoffsets,
-                          pk_dtype_t dtype, pk_comm_t *comm, pk_stream_t stream)
+pk_result_t pk_allgatherv(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts,
+                          const size_t *recvoffsets, pk_dtype_t dtype, pk_comm_t *comm, pk_stream_t stream)
 {
-    struct args a = { .sendbuf = sendbuf, .recvbuf = recvbuf, .count = sendcount, .dtype = dtype,
-                      .recvcounts = recvcounts, .recvoffsets = recvoffsets };
+    struct args a = { .sendbuf = sendbuf,
+                      .recvbuf = recvbuf,
+                      .count = sendcount,
+                      .dtype = dtype,
+                      .recvcounts = recvcounts,
+                      .recvoffsets = recvoffsets };
 
     return run(PKI_COLL_ALLGATHERV, &a, comm, stream);
 }
@@ -406,8 +410,13 @@ pk_result_t pk_allgatherv(const void *sendbuf, size_t sendcount, void *recvbuf, 
 pk_result_t pk_gatherv(const void *sendbuf, size_t sendcount, void *recvbuf, const size_t *recvcounts, const size_t *recvoffsets,
                        pk_dtype_t dtype, int root, pk_comm_t *comm, pk_stream_t stream)
 {
-    struct args a = { .sendbuf = sendbuf, .recvbuf = recvbuf, .count = sendcount, .dtype = dtype, .root = root,
-                      .recvcounts = recvcounts, .recvoffsets = recvoffsets };
+    struct args a = { .sendbuf = sendbuf,
+                      .recvbuf = recvbuf,
+                      .count = sendcount,
+                      .dtype = dtype,
+                      .root = root,
+                      .recvcounts = recvcounts,
+                      .recvoffsets = recvoffsets };
 
     return run(PKI_COLL_GATHERV, &a, comm, stream);
 }
@@ -415,17 +424,28 @@ pk_result_t pk_gatherv(const void *sendbuf, size_t sendcount, void *recvbuf, con
 pk_result_t pk_scatterv(const void *sendbuf, const size_t *sendcounts, const size_t *sendoffsets, void *recvbuf, size_t recvcount,
                         pk_dtype_t dtype, int root, pk_comm_t *comm, pk_stream_t stream)
 {
-    struct args a = { .sendbuf = sendbuf, .recvbuf = recvbuf, .count = recvcount, .dtype = dtype, .root = root,
-                      .sendcounts = sendcounts, .sendoffsets = sendoffsets };
+    struct args a = { .sendbuf = sendbuf,
+                      .recvbuf = recvbuf,
+                      .count = recvcount,
+                      .dtype = dtype,
+                      .root = root,
+                      .sendcounts = sendcounts,
+                      .sendoffsets = sendoffsets };
 
     return run(PKI_COLL_SCATTERV, &a, comm, stream);
 }
 
 pk_result_t pk_alltoallv(const void *sendbuf, const size_t *sendcounts, const size_t *sendoffsets, void *recvbuf,
-                         const size_t *recvcounts, const size_t *recvoffsets, pk_dtype_t dtype, pk_comm_t *comm, pk_stream_t stream)
+                         const size_t *recvcounts, const size_t *recvoffsets, pk_dtype_t dtype, pk_comm_t *comm,
+                         pk_stream_t stream)
 {
-    struct args a = { .sendbuf = sendbuf, .recvbuf = recvbuf, .dtype = dtype, .sendcounts = sendcounts,
-                      .sendoffsets = sendoffsets, .recvcounts = recvcounts, .recvoffsets = recvoffsets };
+    struct args a = { .sendbuf = sendbuf,
+                      .recvbuf = recvbuf,
+                      .dtype = dtype,
+                      .sendcounts = sendcounts,
+                      .sendoffsets = sendoffsets,
+                      .recvcounts = recvcounts,
+                      .recvoffsets = recvoffsets };
 
     return run(PKI_COLL_ALLTOALLV, &a, comm, stream);
 }

@@ -70,10 +70,12 @@ void pki_group_forgo(const pk_comm_t *comm, const void *stream)
 {
     for (size_t i = 0; pki_in_group() && i < open_group.n && open_group.refused == PK_OK; i++) {
         const struct entry *entry = &open_group.entries[i];
-        bool streamed = stream != NULL && entry->request.stream.kind == PK_STREAM_KIND_HOST && entry->request.stream.handle == stream;
+        bool streamed =
+            stream != NULL && entry->request.stream.kind == PK_STREAM_KIND_HOST && entry->request.stream.handle == stream;
 
         if (entry->comm == comm || streamed)
-            (void)pki_submit_refused(pki_fail(PK_ERR_ARG, NULL, "the %s of an operation was destroyed before the end of the group",
+            (void)pki_submit_refused(pki_fail(PK_ERR_ARG, NULL,
+                                              "the %s of an operation was destroyed before the end of the group",
                                               streamed ? "stream" : "communicator"));
     }
 }
@@ -164,7 +166,8 @@ static pk_result_t run(const struct entry *entries, size_t n)
         part->awaited.engine = part->comm->engine;
         part->awaited.next = p + 1 < nparts ? &parts[p + 1].awaited : NULL;
         pki_list_init(&part->awaited.blocking);
-        part->result = pki_engine_start_all(part->comm->engine, part->requests, part->n, group, &part->awaited.blocking, &part->capture);
+        part->result =
+            pki_engine_start_all(part->comm->engine, part->requests, part->n, group, &part->awaited.blocking, &part->capture);
     }
     capture(parts, nparts);
     result = finish(parts, nparts);

@@ -86,7 +86,8 @@ static pk_result_t describe(const pk_comm_t *comm, const struct question *q, str
     *r = (struct pki_request){ .count = q->count, .dtype = q->dtype, .in_place = q->in_place };
     if (shape == NULL && !p2p)
         return pki_fail(PK_ERR_ARG, call, "op is %d", (int)q->op);
-    if (pki_check_count(q->count, !p2p && (shape->in_many || shape->out_many) && !shape->counts ? (size_t)comm->size : 1, q->dtype, call) != PK_OK)
+    if (pki_check_count(q->count, !p2p && (shape->in_many || shape->out_many) && !shape->counts ? (size_t)comm->size : 1,
+                        q->dtype, call) != PK_OK)
         return PK_ERR_ARG;
     if ((p2p || shape->rooted) && (q->peer < 0 || q->peer >= comm->size))
         return pki_fail(PK_ERR_ARG, call, "peer %d of %d ranks", q->peer, comm->size);

@@ -44,8 +44,8 @@ static pk_result_t submit(bool is_send, const void *in, void *out, size_t count,
     return pki_submit(comm, &request);
 }
 
-static PKI_NOINLINE pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk_dtype_t dtype, int peer, pk_comm_t *comm,
-                                 pk_stream_t stream)
+static PKI_NOINLINE pk_result_t p2p(bool is_send, const void *in, void *out, size_t count, pk_dtype_t dtype, int peer,
+                                    pk_comm_t *comm, pk_stream_t stream)
 {
     const int cancel = pki_cancel_hold();
 

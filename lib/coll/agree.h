@@ -24,9 +24,9 @@
 
 /* What is agreed on beside the view's dead. */
 struct pki_agree_value {
-    uint64_t all;  /* bits that every rank has given */
-    uint64_t last; /* the least that any rank has given */
-    uint32_t calls; /* bits that some rank has given */
+    uint64_t all;                         /* bits that every rank has given */
+    uint64_t last;                        /* the least that any rank has given */
+    uint32_t calls;                       /* bits that some rank has given */
     unsigned char id[PKI_AGREE_ID_BYTES]; /* the root's */
 };
 
@@ -52,8 +52,8 @@ struct pki_agree {
     enum pki_agree_state state;
     uint64_t *dead, *view; /* [pki_agree_words(size)]: what this rank knows; what it is in, or the value was made in */
     struct pki_agree_value mine, value;
-    int parent, child[2];  /* -1: none */
-    unsigned up, held;     /* bit c: child c has sent it */
+    int parent, child[2]; /* -1: none */
+    unsigned up, held;    /* bit c: child c has sent it */
     void (*send)(void *arg, int to, const struct pki_agree_msg *msg);
     void *arg;
 };

@@ -14,8 +14,8 @@ struct reduce {
     struct pki_site s;
     int carriers, blocks; /* of a part */
     bool in_place;
-    uint32_t scratch;     /* blocks used so far */
-    uint32_t *sent;       /* [carriers * blocks]: the root's sends to carriers of its host */
+    uint32_t scratch; /* blocks used so far */
+    uint32_t *sent;   /* [carriers * blocks]: the root's sends to carriers of its host */
 };
 
 static uint32_t block_of(const struct reduce *r, int carrier, int block)

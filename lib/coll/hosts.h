@@ -8,11 +8,11 @@
 /* Hosts are numbered in the order of their first ranks, places in rank order. Never changes once it is made. */
 struct pki_hosts {
     int size, n;
-    int least;   /* ranks of the host that has the fewest */
-    int *host;   /* [size] */
-    int *place;  /* [size] */
-    int *first;  /* [n + 1]: the ranks of host h are ranks[first[h] .. first[h + 1] - 1] */
-    int *ranks;  /* [size] */
+    int least;  /* ranks of the host that has the fewest */
+    int *host;  /* [size] */
+    int *place; /* [size] */
+    int *first; /* [n + 1]: the ranks of host h are ranks[first[h] .. first[h + 1] - 1] */
+    int *ranks; /* [size] */
 };
 
 /* `host_of[size]`: any numbers, equal where ranks share a host. PK_ERR_MEMORY. */
@@ -29,7 +29,7 @@ struct pki_site {
     int host, place; /* of this rank */
     int ranks;       /* on this host */
     int hosts;
-    int least;       /* ranks of the host that has the fewest */
+    int least; /* ranks of the host that has the fewest */
     int root_host, turn;
 };
 

@@ -9,7 +9,7 @@
 static void exchange(struct pki_plan *plan, int rank, int size, bool in_place, uint32_t *sent)
 {
     pki_sum_of_all(plan, &(const struct pki_sum_parts){
-        .rank = rank, .size = size, .running = (uint32_t)size - 1, .dst = pki_out(0), .sent = sent });
+                             .rank = rank, .size = size, .running = (uint32_t)size - 1, .dst = pki_out(0), .sent = sent });
     for (int hop = 1; in_place && hop < size; hop++)
         pki_plan_after(plan, sent[pki_after(rank, hop, size)]);
 }

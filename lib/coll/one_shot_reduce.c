@@ -8,8 +8,9 @@ static void build(struct pki_plan *plan, int rank, int size, int root, bool in_p
     if (rank != root)
         pki_plan_send(plan, root, pki_in(0));
     else if (size > 1)
-        pki_sum_of_all(plan, &(const struct pki_sum_parts){
-            .rank = rank, .size = size, .only_here = true, .running = (uint32_t)size - 1, .dst = pki_out(0) });
+        pki_sum_of_all(plan,
+                       &(const struct pki_sum_parts){
+                           .rank = rank, .size = size, .only_here = true, .running = (uint32_t)size - 1, .dst = pki_out(0) });
     else if (!in_place)
         pki_plan_copy(plan, pki_out(0), pki_in(0));
 }

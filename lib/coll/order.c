@@ -195,10 +195,13 @@ static pk_result_t no_memory(const struct pki_plan *plan)
     return pki_fail(PK_ERR_MEMORY, NULL, "no memory to put %u steps of %d ranks in order", plan->nsteps, plan->size);
 }
 
-pk_result_t pki_plan_order(const struct pki_algorithm *algorithm, const struct pki_plan *plan, struct pki_moment **moments, uint32_t *n)
+pk_result_t pki_plan_order(const struct pki_algorithm *algorithm, const struct pki_plan *plan, struct pki_moment **moments,
+                           uint32_t *n)
 {
     size_t size = (size_t)plan->size;
-    struct world w = { .size = plan->size, .plans = calloc(2 * size, sizeof *w.plans), .first = calloc(size * size + 1, sizeof *w.first) };
+    struct world w = { .size = plan->size,
+                       .plans = calloc(2 * size, sizeof *w.plans),
+                       .first = calloc(size * size + 1, sizeof *w.first) };
     struct pki_moment *list = calloc(3 * (size_t)plan->nsteps + 1, sizeof *list);
     pk_result_t result;
     uint32_t transfers;

@@ -120,7 +120,9 @@ uint32_t pki_plan_copy(struct pki_plan *plan, struct pki_ref dst, struct pki_ref
 
 uint32_t pki_plan_fused(struct pki_plan *plan)
 {
-    return append(plan, (struct pki_step){ .kind = PKI_STEP_FUSED, .peer = -1, .dst = pki_stretch(pki_out(0), plan->out_blocks),
+    return append(plan, (struct pki_step){ .kind = PKI_STEP_FUSED,
+                                           .peer = -1,
+                                           .dst = pki_stretch(pki_out(0), plan->out_blocks),
                                            .src = pki_stretch(pki_in(0), plan->in_blocks) });
 }
 

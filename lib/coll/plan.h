@@ -75,10 +75,10 @@ struct pki_plan {
     uint32_t noperands, operands_cap;
     uint32_t in_blocks, out_blocks; /* 1: the whole buffer; size: one a rank; and each of these is `pieces` */
     uint32_t pieces;
-    uint32_t scratch_blocks;        /* each as long as pki_layout_scratch says */
-    int rank, size, root;           /* root: 0 where the collective has none */
-    bool failed;                    /* out of memory while building */
-    const struct pki_hosts *hosts;  /* where the ranks sit, of those who made the plan; NULL: all on one host */
+    uint32_t scratch_blocks;       /* each as long as pki_layout_scratch says */
+    int rank, size, root;          /* root: 0 where the collective has none */
+    bool failed;                   /* out of memory while building */
+    const struct pki_hosts *hosts; /* where the ranks sit, of those who made the plan; NULL: all on one host */
     /* In a CUDA stream transfers go in rounds (order.h): a rank's n-th send meets the n-th receive of its peer, and neither
      * depends on a transfer of round n or later. A rank's link carries one at a time either way, and local work goes on beside
      * those of later rounds. */
@@ -195,7 +195,7 @@ uint32_t pki_plan_send(struct pki_plan *plan, int peer, struct pki_ref src);
 uint32_t pki_plan_recv(struct pki_plan *plan, int peer, struct pki_ref dst);
 uint32_t pki_plan_recv_reduce(struct pki_plan *plan, int peer, struct pki_ref dst, struct pki_ref src, struct pki_ref landing);
 uint32_t pki_plan_copy(struct pki_plan *plan, struct pki_ref dst, struct pki_ref src);
-uint32_t pki_plan_fused(struct pki_plan *plan); /* all of IN to all of OUT */
+uint32_t pki_plan_fused(struct pki_plan *plan);  /* all of IN to all of OUT */
 uint32_t pki_plan_switch(struct pki_plan *plan); /* likewise */
 uint32_t pki_plan_reduce(struct pki_plan *plan, struct pki_ref dst, const struct pki_ref *operands, uint32_t n);
 /* The step appended last waits for step `dep` too: chunk for chunk, or (and then for all others in the same way) for the whole of

@@ -7,9 +7,14 @@ uint32_t pki_staggered_collect(struct pki_plan *plan, uint32_t piece, struct pki
 {
     uint32_t pieces = pki_staggered_pieces(plan->size), size = (uint32_t)plan->size;
 
-    return pki_sum_of_all(plan, &(const struct pki_sum_parts){
-        .rank = plan->rank, .size = plan->size, .first = piece, .stride = pieces, .scratch = piece * size,
-        .running = piece * size + size - 1, .dst = dst, .sent = sent == NULL ? NULL : sent + piece * size });
+    return pki_sum_of_all(plan, &(const struct pki_sum_parts){ .rank = plan->rank,
+                                                               .size = plan->size,
+                                                               .first = piece,
+                                                               .stride = pieces,
+                                                               .scratch = piece * size,
+                                                               .running = piece * size + size - 1,
+                                                               .dst = dst,
+                                                               .sent = sent == NULL ? NULL : sent + piece * size });
 }
 
 /*
@@ -29,4 +34,6 @@ static void build(struct pki_plan *plan, int rank, int size, bool in_place)
         pki_plan_copy(plan, pki_stretch(pki_out(0), pieces), pki_stretch(pki_in(0), pieces));
 }
 
-const struct pki_algorithm pki_staggered_reduce_scatter = { .name = "staggered", .coll = PKI_COLL_REDUCE_SCATTER, .build = build };
+const struct pki_algorithm pki_staggered_reduce_scatter = { .name = "staggered",
+                                                            .coll = PKI_COLL_REDUCE_SCATTER,
+                                                            .build = build };

@@ -84,6 +84,7 @@ uint32_t pki_sum_of_all(struct pki_plan *plan, const struct pki_sum_parts *p)
 
 uint32_t pki_sum_own_block(struct pki_plan *plan, int rank, int size, struct pki_ref dst, uint32_t *sent)
 {
-    return pki_sum_of_all(plan, &(const struct pki_sum_parts){
-        .rank = rank, .size = size, .stride = 1, .running = (uint32_t)size - 1, .dst = dst, .sent = sent });
+    return pki_sum_of_all(plan,
+                          &(const struct pki_sum_parts){
+                              .rank = rank, .size = size, .stride = 1, .running = (uint32_t)size - 1, .dst = dst, .sent = sent });
 }

@@ -30,7 +30,7 @@ struct pki_sum_parts {
     uint32_t scratch;       /* the first of the size - 1 scratch blocks that the parts of the other ranks arrive in */
     uint32_t running;       /* the scratch block of a running sum; dst may be that one */
     struct pki_ref dst;
-    uint32_t *sent;         /* [size], or NULL: gets the send to each rank */
+    uint32_t *sent; /* [size], or NULL: gets the send to each rank */
 };
 
 /*

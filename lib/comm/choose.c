@@ -12,10 +12,12 @@
 #include "transport/transport.h"
 #include "util/log.h"
 
-static const char *const names[PKI_ALGORITHM_IDS] = { "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader", "detour" };
+static const char *const names[PKI_ALGORITHM_IDS] = { "direct", "flat",      "ring", "doubling", "halving",
+                                                      "tree",   "staggered", "hier", "leader",   "detour" };
 /* What PK_ALGORITHM may say instead. */
-static const char *const aliases[PKI_ALGORITHM_IDS] = { [PKI_ONE_SHOT] = "one-shot", [PKI_NODE_LEADER] = "node-leader",
-                                                       [PKI_RELAYED] = "relayed" };
+static const char *const aliases[PKI_ALGORITHM_IDS] = {
+    [PKI_ONE_SHOT] = "one-shot", [PKI_NODE_LEADER] = "node-leader", [PKI_RELAYED] = "relayed"
+};
 
 /* ---- PK_ALGORITHM ---- */
 
@@ -62,8 +64,10 @@ static pk_result_t force(struct pki_chooser *chooser, const char *word, size_t l
         return PK_OK;
     }
     if (way < 0 || (equal != NULL && (coll < 0 || chooser->all[coll][way] == NULL)))
-        return pki_fail(PK_ERR_ARG, NULL, "PK_ALGORITHM: unknown algorithm '%.*s': use direct, flat, ring, doubling, halving, tree, "
-                        "staggered, hier, leader, detour, fused, switchml, or OPERATION=ALGORITHM if the operation has it", (int)len, word);
+        return pki_fail(PK_ERR_ARG, NULL,
+                        "PK_ALGORITHM: unknown algorithm '%.*s': use direct, flat, ring, doubling, halving, tree, "
+                        "staggered, hier, leader, detour, fused, switchml, or OPERATION=ALGORITHM if the operation has it",
+                        (int)len, word);
     for (int c = 0; c < PKI_COLL_END; c++)
         if ((coll < 0 || c == coll) && chooser->all[c][way] != NULL)
             chooser->forced[c] = chooser->all[c][way];
@@ -258,13 +262,19 @@ static struct rule gather_or_scatter(const struct pki_chooser *c, size_t bytes)
 static struct rule rule_for(const struct pki_chooser *c, enum pki_coll coll, size_t bytes)
 {
     switch (coll) {
-    case PKI_COLL_ALLREDUCE: return allreduce(c, bytes);
-    case PKI_COLL_REDUCE: return reduce(c, bytes);
-    case PKI_COLL_REDUCE_SCATTER: return reduce_scatter(c, bytes);
-    case PKI_COLL_BROADCAST: return broadcast(c, bytes);
-    case PKI_COLL_ALLGATHER: return allgather(c, bytes);
+    case PKI_COLL_ALLREDUCE:
+        return allreduce(c, bytes);
+    case PKI_COLL_REDUCE:
+        return reduce(c, bytes);
+    case PKI_COLL_REDUCE_SCATTER:
+        return reduce_scatter(c, bytes);
+    case PKI_COLL_BROADCAST:
+        return broadcast(c, bytes);
+    case PKI_COLL_ALLGATHER:
+        return allgather(c, bytes);
     case PKI_COLL_GATHER:
-    case PKI_COLL_SCATTER: return gather_or_scatter(c, bytes);
+    case PKI_COLL_SCATTER:
+        return gather_or_scatter(c, bytes);
     case PKI_COLL_BARRIER:
         if (shares_links(c) && c->size > c->settings.agreed.coll.barrier_flat_ranks)
             return (struct rule){ PKI_HIER, NODE_LEADERS };

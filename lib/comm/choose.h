@@ -18,21 +18,33 @@ struct pki_settings {
     char algorithm[PKI_ALGORITHM_TEXT]; /* PK_ALGORITHM, or empty */
 };
 
-enum pki_algorithm_id { PKI_DIRECT, PKI_ONE_SHOT, PKI_RING, PKI_DOUBLING, PKI_HALVING, PKI_TREE, PKI_STAGGERED, PKI_HIER, PKI_NODE_LEADER, PKI_RELAYED, PKI_ALGORITHM_IDS };
+enum pki_algorithm_id {
+    PKI_DIRECT,
+    PKI_ONE_SHOT,
+    PKI_RING,
+    PKI_DOUBLING,
+    PKI_HALVING,
+    PKI_TREE,
+    PKI_STAGGERED,
+    PKI_HIER,
+    PKI_NODE_LEADER,
+    PKI_RELAYED,
+    PKI_ALGORITHM_IDS
+};
 
 struct pki_chooser {
     struct pki_settings settings;
     int size;
-    int hosts;  /* of the communicator's ranks */
-    bool gpus;  /* some rank has one */
+    int hosts;        /* of the communicator's ranks */
+    bool gpus;        /* some rank has one */
     bool one_machine; /* all ranks are on it, be it as several hosts */
     /* every rank has a GPU and NVLink from it to every other GPU, and some rank may run no kernel there; false until that is
      * known */
     bool relayed;
     const struct pki_algorithm *all[PKI_COLL_END][PKI_ALGORITHM_IDS]; /* NULL: there is none */
-    const struct pki_algorithm *forced[PKI_COLL_END];        /* by PK_ALGORITHM */
-    uint32_t fused;                                          /* likewise: bit c, a kernel in GPU memory whatever the length */
-    bool switchml;                                           /* likewise: allreduces by an aggregator in the network */
+    const struct pki_algorithm *forced[PKI_COLL_END];                 /* by PK_ALGORITHM */
+    uint32_t fused; /* likewise: bit c, a kernel in GPU memory whatever the length */
+    bool switchml;  /* likewise: allreduces by an aggregator in the network */
 };
 
 struct pki_choice {

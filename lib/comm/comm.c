@@ -136,7 +136,8 @@ pk_result_t pki_comm_create(struct pk_comm **out, int size, int rank, const pk_u
 }
 
 /* `config`, or where it is NULL `like`, which is made the parent's. */
-static const pk_comm_config_t *config_or_like(const pk_comm_config_t *config, const struct pk_comm *parent, pk_comm_config_t *like)
+static const pk_comm_config_t *config_or_like(const pk_comm_config_t *config, const struct pk_comm *parent,
+                                              pk_comm_config_t *like)
 {
     if (config != NULL)
         return config;

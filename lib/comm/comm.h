@@ -35,8 +35,8 @@ struct pki_token {
 /* What every rank tells every other. Fixed size, no pointers. */
 struct pki_peer_info {
     struct pki_host host;
-    uint32_t user;  /* pki_bootstrap_user */
-    char alone[96]; /* why it can share memory with no other rank; empty: it can */
+    uint32_t user;   /* pki_bootstrap_user */
+    char alone[96];  /* why it can share memory with no other rank; empty: it can */
     int32_t outside; /* it has met a rank over a network, not over loopback */
     int64_t pid;
     uint64_t process; /* pki_process_number: a pid alone is the same in two containers */
@@ -72,7 +72,7 @@ struct pki_call_memo {
     int root; /* as it was given */
     bool has_in, has_out;
     size_t in_bytes, out_bytes;
-    size_t in_at, out_at; /* which bytes are the same ones where the call is in place */
+    size_t in_at, out_at;       /* which bytes are the same ones where the call is in place */
     struct pki_request request; /* with the buffers of the last time */
 };
 
@@ -108,8 +108,8 @@ struct pki_offspring {
 struct pk_comm {
     /* what every operation needs */
     int rank, size;
-    unsigned stamp;       /* pki_fork_is_ours: the process that made it */
-    atomic_int state;     /* PK_IN_PROGRESS until init has ended, then its result; or FINALIZED, where no operation may begin */
+    unsigned stamp;   /* pki_fork_is_ours: the process that made it */
+    atomic_int state; /* PK_IN_PROGRESS until init has ended, then its result; or FINALIZED, where no operation may begin */
     struct pki_engine *engine; /* NULL until init is far enough */
 
     pk_unique_id_t id;
@@ -120,11 +120,11 @@ struct pk_comm {
     struct pki_settings settings;
     struct pki_chooser chooser;
     struct pki_switchml *switchml; /* the aggregator, or NULL */
-    uint64_t deadline_ns; /* of init */
+    uint64_t deadline_ns;          /* of init */
     bool from_launcher;
     struct pki_split *split; /* the first half of making this one out of another; NULL when it is over */
-    struct pki_list turn; /* of the launcher's communicators, while it waits for its turn and has it */
-    atomic_bool placed;   /* rank and size are known */
+    struct pki_list turn;    /* of the launcher's communicators, while it waits for its turn and has it */
+    atomic_bool placed;      /* rank and size are known */
     struct pki_bootstrap *bootstrap;
     struct pki_seats seats;
     struct pki_offspring offspring;
@@ -136,7 +136,7 @@ struct pk_comm {
     uint8_t *gpu_distances; /* enum pki_distance between this rank's GPU and each rank's; UNKNOWN across hosts */
     struct pki_net net;
     struct sockaddr_storage *met; /* net's */
-    bool has_net; /* net is known: there is another rank */
+    bool has_net;                 /* net is known: there is another rank */
     int *side_fds;
     bool *local;
     struct pki_token token;
@@ -146,7 +146,7 @@ struct pk_comm {
     struct pki_iface *ifaces[PKI_TRANSPORTS_MAX];
     struct pki_call_off cancel;
     struct pk_comm *parent; /* while this one is made out of it; its failure calls that off */
-    pk_error_info_t error; /* of init, written before state */
+    pk_error_info_t error;  /* of init, written before state */
     bool has_thread;
     pthread_t thread;
 };

@@ -145,9 +145,9 @@ static enum pki_origin decided(const struct pk_comm *comm, bool is_set)
 /* What has no place in a communicator: read where it is used, from the environment alone. */
 static void dump_variables(struct pki_text *out)
 {
-    static const char *const variables[] = { "PK_LOG", "PK_THREAD_CPUS", "PK_SOCKETS", "PK_CHUNK_BYTES", "PK_WINDOW", "PK_RETRY_MS",
-                                             "PK_QPS", "PK_GID_INDEX",
-                                             "PK_IFNAME", "PK_PORTS", "PK_HOST_ID", "PK_SECRET_FILE", "PK_INSECURE" };
+    static const char *const variables[] = { "PK_LOG",      "PK_THREAD_CPUS", "PK_SOCKETS",   "PK_CHUNK_BYTES", "PK_WINDOW",
+                                             "PK_RETRY_MS", "PK_QPS",         "PK_GID_INDEX", "PK_IFNAME",      "PK_PORTS",
+                                             "PK_HOST_ID",  "PK_SECRET_FILE", "PK_INSECURE" };
 
     for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++) {
         const char *value = pki_env_get(variables[i]);
@@ -167,7 +167,9 @@ static void dump_tuning(const struct pki_agreed *agreed, struct pki_text *out)
 
         (void)snprintf(name, sizeof name, "%s.%s", row.part, row.name);
         pki_text_add(out, "%-35s %-12" PRIu64 " %s\n", name, row.value,
-                     row.fixed ? "fixed" : row.value == row.usual ? "default" : "PICKLE_TEST_TUNING");
+                     row.fixed                ? "fixed"
+                     : row.value == row.usual ? "default"
+                                              : "PICKLE_TEST_TUNING");
     }
 }
 

@@ -15,8 +15,9 @@
 
 static void probe(struct pk_comm *comm, struct pki_peer_info *peer_info)
 {
-    struct pki_iface_config config = { .rank = comm->rank, .size = comm->size, .device = comm->device,
-                                       .net = comm->has_net ? &comm->net : NULL };
+    struct pki_iface_config config = {
+        .rank = comm->rank, .size = comm->size, .device = comm->device, .net = comm->has_net ? &comm->net : NULL
+    };
     const struct pki_transport *const *transports = pki_transports();
 
     for (int i = 0; i < PKI_TRANSPORTS_MAX && transports[i] != NULL; i++)
@@ -38,9 +39,9 @@ static void fill_peer_info(struct pk_comm *comm, struct pki_peer_info *peer_info
         comm->device->ops->info(comm->device, &info);
         peer_info->has_gpu = 1;
         peer_info->kernels = comm->config.sm_policy != PK_SM_NONE && info.connections > PKI_FEW_QUEUES;
-        peer_info->fused_ctas = comm->config.sm_policy == PK_SM_NONE ? 0
-                           : comm->config.sm_policy == PK_SM_BOUNDED ? comm->config.max_sms
-                                                                     : PKI_FUSED_CTAS;
+        peer_info->fused_ctas = comm->config.sm_policy == PK_SM_NONE      ? 0
+                                : comm->config.sm_policy == PK_SM_BOUNDED ? comm->config.max_sms
+                                                                          : PKI_FUSED_CTAS;
         memcpy(peer_info->gpu_uuid, info.uuid, sizeof peer_info->gpu_uuid);
         memcpy(peer_info->gpu_pci, info.pci_bus_id, sizeof peer_info->gpu_pci);
     }
@@ -124,8 +125,8 @@ static pk_result_t prepare_choice(struct pk_comm *comm)
     c->one_machine = true;
     for (int i = 0; i < comm->size; i++) {
         c->gpus = c->gpus || comm->peer_infos[i].has_gpu;
-        c->one_machine = c->one_machine && (pki_is_hole(comm, i) ||
-                                            pki_same_machine(&comm->peer_infos[i], &comm->peer_infos[comm->rank]));
+        c->one_machine =
+            c->one_machine && (pki_is_hole(comm, i) || pki_same_machine(&comm->peer_infos[i], &comm->peer_infos[comm->rank]));
     }
     return pki_chooser_init(c);
 }
@@ -155,8 +156,10 @@ static pk_result_t check_descriptors(const struct pk_comm *comm)
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || needed <= limit.rlim_cur)
         return PK_OK;
     errno = EMFILE;
-    return pki_fail_errno(PK_ERR_SYSTEM, &where, "%llu ranks in this process, of %llu on this host, need %llu descriptors, for sockets to one another, "
-                          "and ulimit -n allows %llu", here, local, needed, (unsigned long long)limit.rlim_cur);
+    return pki_fail_errno(PK_ERR_SYSTEM, &where,
+                          "%llu ranks in this process, of %llu on this host, need %llu descriptors, for sockets to one another, "
+                          "and ulimit -n allows %llu",
+                          here, local, needed, (unsigned long long)limit.rlim_cur);
 }
 
 static pk_result_t exchange_peer_infos(struct pk_comm *comm)

@@ -42,9 +42,8 @@ pk_result_t pki_op_make(struct pki_made_ops *ops, pk_dtype_t dtype, const struct
 
     if (place == PLACES)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for one more reduction (%u are there)", ops->n);
-    ops->ops[place] = (struct pki_made_op){ .handle = (atomic_fetch_add(&numbers, 1) + 1) * PLACES + place,
-                                            .dtype = dtype,
-                                            .factor = *factor };
+    ops->ops[place] =
+        (struct pki_made_op){ .handle = (atomic_fetch_add(&numbers, 1) + 1) * PLACES + place, .dtype = dtype, .factor = *factor };
     *op = ops->ops[place].handle;
     return PK_OK;
 }

@@ -15,9 +15,9 @@
 struct question {
     const struct pk_comm *comm;
     enum pki_mem_kind kind;
-    int peer;            /* of a message; -1: a collective */
+    int peer; /* of a message; -1: a collective */
     enum pki_coll coll;
-    size_t unit;         /* sizes are multiples of this many bytes */
+    size_t unit; /* sizes are multiples of this many bytes */
 };
 
 static const char *const kinds[] = { [PKI_MEM_HOST] = "host memory", [PKI_MEM_DEVICE] = "GPU memory" };

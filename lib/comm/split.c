@@ -219,7 +219,8 @@ static pk_result_t join_group(struct pki_split *s, int first, pk_unique_id_t *id
     pk_result_t result;
 
     if (!pki_wire_get_id(&s->all[first].where, &theirs) || theirs.address_count == 0)
-        return pki_fail(PK_ERR_SYSTEM, &where, "rank %d of the parent, first of color %d, could not listen", first, s->mine.color);
+        return pki_fail(PK_ERR_SYSTEM, &where, "rank %d of the parent, first of color %d, could not listen", first,
+                        s->mine.color);
     result = make_secret(s, &theirs.secret);
     if (result == PK_OK)
         pki_wire_put_id(id, &theirs);

@@ -16,7 +16,7 @@
 struct memory {
     struct pki_list node;
     CUdeviceptr at;
-    size_t bytes; /* that are mapped */
+    size_t bytes;    /* that are mapped */
     CUdevice device; /* its primary context is held */
     CUcontext context;
     unsigned stamp;
@@ -235,8 +235,7 @@ pk_result_t pki_cuda_mem_free(void *ptr)
     if (m == NULL)
         return PK_IN_PROGRESS;
     if (!pki_fork_is_ours(m->stamp)) {
-        result =
-            pki_fail(PK_ERR_UNSUPPORTED, NULL, "%p belongs to the parent process: it was allocated before a fork", ptr);
+        result = pki_fail(PK_ERR_UNSUPPORTED, NULL, "%p belongs to the parent process: it was allocated before a fork", ptr);
     } else {
         code = unmake(pki_cuda_driver(NULL), m);
         if (code != CUDA_SUCCESS && code != CUDA_ERROR_DEINITIALIZED)

@@ -11,44 +11,44 @@
 #include "util/list.h"
 
 enum pki_cuda_kernel { /* the typed ones: one for each pk_dtype_t */
-    PKI_CUDA_WAIT,
-    PKI_CUDA_SERVE,
-    PKI_CUDA_LL,
-    PKI_CUDA_LL_ROW,
-    PKI_CUDA_TURN,
-    PKI_CUDA_EXCHANGE,
-    PKI_CUDA_PUSH,
-    PKI_CUDA_UNPACK,
-    PKI_CUDA_MOVE,
-    PKI_CUDA_SCALE,
-    PKI_CUDA_FOLD,
-    PKI_CUDA_RELAY,
-    PKI_CUDA_TWOSHOT,
-    PKI_CUDA_TWOSHOT_ANY,
-    PKI_CUDA_PUSH_SUM,
-    PKI_CUDA_PAIR_EXCHANGE,
-    PKI_CUDA_PAIR_F32,
-    PKI_CUDA_PAIR_F16,
-    PKI_CUDA_PAIR_BF16,
-    PKI_CUDA_REPLAY_EXCHANGE,
-    PKI_CUDA_REPLAY_FOLD,
-    PKI_CUDA_REPLAY_PAIR_EXCHANGE,
-    PKI_CUDA_REPLAY_PAIR_F32, /* these three in the order of the others */
-    PKI_CUDA_REPLAY_PAIR_F16,
-    PKI_CUDA_REPLAY_PAIR_BF16,
-    PKI_CUDA_REDUCE, /* one a type */
-    PKI_CUDA_KERNELS = PKI_CUDA_REDUCE + PK_DTYPE_COUNT
+                       PKI_CUDA_WAIT,
+                       PKI_CUDA_SERVE,
+                       PKI_CUDA_LL,
+                       PKI_CUDA_LL_ROW,
+                       PKI_CUDA_TURN,
+                       PKI_CUDA_EXCHANGE,
+                       PKI_CUDA_PUSH,
+                       PKI_CUDA_UNPACK,
+                       PKI_CUDA_MOVE,
+                       PKI_CUDA_SCALE,
+                       PKI_CUDA_FOLD,
+                       PKI_CUDA_RELAY,
+                       PKI_CUDA_TWOSHOT,
+                       PKI_CUDA_TWOSHOT_ANY,
+                       PKI_CUDA_PUSH_SUM,
+                       PKI_CUDA_PAIR_EXCHANGE,
+                       PKI_CUDA_PAIR_F32,
+                       PKI_CUDA_PAIR_F16,
+                       PKI_CUDA_PAIR_BF16,
+                       PKI_CUDA_REPLAY_EXCHANGE,
+                       PKI_CUDA_REPLAY_FOLD,
+                       PKI_CUDA_REPLAY_PAIR_EXCHANGE,
+                       PKI_CUDA_REPLAY_PAIR_F32, /* these three in the order of the others */
+                       PKI_CUDA_REPLAY_PAIR_F16,
+                       PKI_CUDA_REPLAY_PAIR_BF16,
+                       PKI_CUDA_REDUCE, /* one a type */
+                       PKI_CUDA_KERNELS = PKI_CUDA_REDUCE + PK_DTYPE_COUNT
 };
 
 /* A stream of the library's own (cuda_pool.c). */
 struct pki_cuda_stream {
     struct pki_list node; /* context->spare */
     CUstream handle;
-    _Atomic uint32_t *word; /* of context->words; NULL: there were too many */
-    uint32_t asked;         /* what the stream is to write there, or has */
-    bool pending;           /* it was asked for, and has not been seen */
+    _Atomic uint32_t *word;        /* of context->words; NULL: there were too many */
+    uint32_t asked;                /* what the stream is to write there, or has */
+    bool pending;                  /* it was asked for, and has not been seen */
     uint64_t asked_ns, cleared_ns; /* when; and when it was last seen */
-    uint64_t timeout_ns;    /* after which another stream takes its place */
+    uint64_t timeout_ns;           /* after which another stream takes its place */
 };
 
 /* A GPU's primary context as this process uses it: one object a GPU, shared and counted. Everything but refs, imports, closing
@@ -61,12 +61,12 @@ struct pki_cuda_context {
     CUcontext handle;
     CUmodule module;
     CUfunction kernels[PKI_CUDA_KERNELS];
-    bool early_launch; /* a kernel can be launched before the one ahead of it in the stream has ended (sm_90) */
-    bool bulk_copies;  /* the code of pki_twoshot has them (sm_90), and may have the shared memory for them */
+    bool early_launch;       /* a kernel can be launched before the one ahead of it in the stream has ended (sm_90) */
+    bool bulk_copies;        /* the code of pki_twoshot has them (sm_90), and may have the shared memory for them */
     struct pki_list imports; /* IPC mappings, cuda_share.c's */
     int closing;             /* of them */
     pthread_mutex_t spare_lock;
-    struct pki_list spare;   /* streams that no queue has */
+    struct pki_list spare; /* streams that no queue has */
     int nspare;
     char *words;
     atomic_uint words_used;
@@ -186,8 +186,11 @@ pk_result_t pki_cuda_scale(const struct pki_queue *queue, void *dst, const void 
                            const struct pki_factor *factor);
 pk_result_t pki_cuda_fused(const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype, int ctas,
                            const struct pki_fused_args *args);
-pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n);
-pk_result_t pki_cuda_move(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
-pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
+pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void *src,
+                            const struct pki_unpack_fragment *fragments, int n);
+pk_result_t pki_cuda_move(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas,
+                          const _Atomic uint32_t *abort_flag);
+pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas,
+                        const _Atomic uint32_t *abort_flag);
 
 #endif

@@ -14,16 +14,36 @@ extern const size_t pki_kernels_fatbin_bytes;
 _Static_assert(PKI_KERNEL_SUM == PK_SUM && PKI_KERNEL_PROD == PK_PROD && PKI_KERNEL_MIN == PK_MIN && PKI_KERNEL_MAX == PK_MAX,
                "kernels take the API's numbers");
 _Static_assert(sizeof(struct pki_ll_row_args) <= 4096 && sizeof(struct pki_wait_args) <= 4096 &&
-                   sizeof(struct pki_unpack_args) <= 4096 && sizeof(struct pki_move_args) <= 4096, "the limit of kernel parameters");
+                   sizeof(struct pki_unpack_args) <= 4096 && sizeof(struct pki_move_args) <= 4096,
+               "the limit of kernel parameters");
 
 static void name_of(int which, char *name, size_t len)
 {
-    static const char *const plain[] = { PKI_KERNEL_WAIT, PKI_KERNEL_SERVE, PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_TURN, PKI_KERNEL_EXCHANGE, PKI_KERNEL_PUSH,
-                                         PKI_KERNEL_UNPACK, PKI_KERNEL_MOVE, PKI_KERNEL_SCALE, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY,
-                                         PKI_KERNEL_TWOSHOT, PKI_KERNEL_TWOSHOT_ANY, PKI_KERNEL_PUSH_SUM, PKI_KERNEL_PAIR_EXCHANGE, (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"),
-                                         (PKI_KERNEL_PAIR_SUM "bf16"), (PKI_KERNEL_REPLAY "exchange"), (PKI_KERNEL_REPLAY "fold"),
-                                         (PKI_KERNEL_REPLAY "pair_exchange"), (PKI_KERNEL_REPLAY "pair_f32"),
-                                         (PKI_KERNEL_REPLAY "pair_f16"), (PKI_KERNEL_REPLAY "pair_bf16") };
+    static const char *const plain[] = { PKI_KERNEL_WAIT,
+                                         PKI_KERNEL_SERVE,
+                                         PKI_KERNEL_LL,
+                                         PKI_KERNEL_LL_ROW,
+                                         PKI_KERNEL_TURN,
+                                         PKI_KERNEL_EXCHANGE,
+                                         PKI_KERNEL_PUSH,
+                                         PKI_KERNEL_UNPACK,
+                                         PKI_KERNEL_MOVE,
+                                         PKI_KERNEL_SCALE,
+                                         PKI_KERNEL_FOLD,
+                                         PKI_KERNEL_RELAY,
+                                         PKI_KERNEL_TWOSHOT,
+                                         PKI_KERNEL_TWOSHOT_ANY,
+                                         PKI_KERNEL_PUSH_SUM,
+                                         PKI_KERNEL_PAIR_EXCHANGE,
+                                         (PKI_KERNEL_PAIR_SUM "f32"),
+                                         (PKI_KERNEL_PAIR_SUM "f16"),
+                                         (PKI_KERNEL_PAIR_SUM "bf16"),
+                                         (PKI_KERNEL_REPLAY "exchange"),
+                                         (PKI_KERNEL_REPLAY "fold"),
+                                         (PKI_KERNEL_REPLAY "pair_exchange"),
+                                         (PKI_KERNEL_REPLAY "pair_f32"),
+                                         (PKI_KERNEL_REPLAY "pair_f16"),
+                                         (PKI_KERNEL_REPLAY "pair_bf16") };
 
     if (which < PKI_CUDA_REDUCE)
         snprintf(name, len, "%s", plain[which]);
@@ -91,8 +111,15 @@ static pk_result_t launch_with(const struct pki_queue *queue, int which, unsigne
     struct pki_cuda_context *context = pki_cuda(queue->device)->context;
     CUlaunchAttribute attribute = { .id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
                                     .value = { .programmaticStreamSerializationAllowed = 1 } };
-    CUlaunchConfig config = { .gridDimX = ctas, .gridDimY = 1, .gridDimZ = 1, .blockDimX = threads, .blockDimY = 1, .blockDimZ = 1,
-                              .sharedMemBytes = shared, .hStream = (CUstream)queue->handle, .attrs = &attribute,
+    CUlaunchConfig config = { .gridDimX = ctas,
+                              .gridDimY = 1,
+                              .gridDimZ = 1,
+                              .blockDimX = threads,
+                              .blockDimY = 1,
+                              .blockDimZ = 1,
+                              .sharedMemBytes = shared,
+                              .hStream = (CUstream)queue->handle,
+                              .attrs = &attribute,
                               .numAttrs = early && context->early_launch ? 1 : 0 };
     void *params[] = { args };
     char name[64];
@@ -192,8 +219,11 @@ pk_result_t pki_cuda_scale(const struct pki_queue *queue, void *dst, const void 
                            const struct pki_factor *factor)
 {
     uint64_t limit = queue->device->max_ctas > 0 ? (uint64_t)queue->device->max_ctas : pki_tuning.gpu.reduce_ctas;
-    struct pki_scale_args args = { .dst = (uint64_t)(uintptr_t)dst, .src = (uint64_t)(uintptr_t)src,
-                                   .factor = (uint64_t)(uintptr_t)factor->at, .value = factor->value, .count = count,
+    struct pki_scale_args args = { .dst = (uint64_t)(uintptr_t)dst,
+                                   .src = (uint64_t)(uintptr_t)src,
+                                   .factor = (uint64_t)(uintptr_t)factor->at,
+                                   .value = factor->value,
+                                   .count = count,
                                    .type = (uint32_t)dtype };
     size_t size = pk_dtype_size(dtype);
     uint64_t ctas;
@@ -206,7 +236,8 @@ pk_result_t pki_cuda_scale(const struct pki_queue *queue, void *dst, const void 
     return launch(queue, PKI_CUDA_SCALE, ctas > limit ? (unsigned)limit : (unsigned)ctas, PKI_SCALE_THREADS, &args, false);
 }
 
-pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n)
+pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void *src,
+                            const struct pki_unpack_fragment *fragments, int n)
 {
     int most = queue->device->max_ctas, limit = most > 0 && most < pki_tuning.gpu.unpack_ctas ? most : pki_tuning.gpu.unpack_ctas;
     struct pki_unpack_args args;
@@ -226,7 +257,8 @@ pk_result_t pki_cuda_unpack(const struct pki_queue *queue, void *dst, const void
     if (args.ctas > longest / PKI_UNPACK_BYTES_A_CTA + 1)
         args.ctas = (uint32_t)(longest / PKI_UNPACK_BYTES_A_CTA) + 1;
     args.blocks = args.n * args.ctas;
-    return launch(queue, PKI_CUDA_UNPACK, args.blocks < (uint32_t)limit ? args.blocks : (unsigned)limit, PKI_UNPACK_THREADS, &args, false);
+    return launch(queue, PKI_CUDA_UNPACK, args.blocks < (uint32_t)limit ? args.blocks : (unsigned)limit, PKI_UNPACK_THREADS,
+                  &args, false);
 }
 
 static uint64_t move_arg(struct pki_move_args_op *arg, const struct pki_move_op *op)
@@ -244,7 +276,8 @@ static uint64_t move_arg(struct pki_move_args_op *arg, const struct pki_move_op 
 
 /* The device's choice is a CTA for each share of all transfers, for short ones then move side by side, none behind another's way
  * there and back. */
-pk_result_t pki_cuda_move(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag)
+pk_result_t pki_cuda_move(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas,
+                          const _Atomic uint32_t *abort_flag)
 {
     int most = queue->device->max_ctas;
     unsigned limit = (unsigned)(most > 0 && most < pki_tuning.gpu.move_ctas ? most : pki_tuning.gpu.move_ctas);
@@ -283,7 +316,8 @@ static unsigned ll_ctas(const struct pki_ll_op *op, unsigned limit)
     return ctas < limit ? ctas : limit;
 }
 
-static pk_result_t ll_row(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, unsigned limit, const struct pki_ll_head *head)
+static pk_result_t ll_row(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, unsigned limit,
+                          const struct pki_ll_head *head)
 {
     struct pki_ll_row_args args;
     unsigned all = 0, grid, first = 0;
@@ -302,7 +336,8 @@ static pk_result_t ll_row(const struct pki_queue *queue, const struct pki_ll_op 
     return launch(queue, PKI_CUDA_LL_ROW, grid, PKI_LL_THREADS, &args, true);
 }
 
-pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag)
+pk_result_t pki_cuda_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas,
+                        const _Atomic uint32_t *abort_flag)
 {
     struct pki_ll_args args = { .head = { .abort_flag = (uint64_t)(uintptr_t)abort_flag, .n = (uint32_t)n } };
     unsigned limit = ctas > 0 ? (unsigned)ctas : UINT16_MAX;

@@ -67,8 +67,9 @@ pk_result_t pki_cuda_zero(struct pki_device *device, void *ptr, size_t bytes)
     if (code != CUDA_SUCCESS)
         result = pki_cuda_fail(code, "zeroing %zu bytes on device %d", bytes, context->ordinal);
     else if (!ends_in_time(&queue, until))
-        result = pki_fail(PK_ERR_TIMEOUT, NULL, "zeroing %zu bytes on device %d has not ended in %d s: kernels or streams that wait keep the GPU", bytes,
-                          context->ordinal, (int)(ZERO_NS / PKI_NS_PER_S));
+        result = pki_fail(PK_ERR_TIMEOUT, NULL,
+                          "zeroing %zu bytes on device %d has not ended in %d s: kernels or streams that wait keep the GPU",
+                          bytes, context->ordinal, (int)(ZERO_NS / PKI_NS_PER_S));
     pki_cuda_leave(context);
     pki_cuda_queue_close(&queue);
     return result;

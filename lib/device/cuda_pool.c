@@ -127,7 +127,8 @@ static struct pki_cuda_stream *take_spare(struct pki_cuda_context *context, int 
     struct pki_cuda_stream *found = NULL;
 
     pthread_mutex_lock(&context->spare_lock);
-    for (struct pki_list *node = context->spare.next; node != &context->spare && found == NULL && context->nspare > more_than; node = node->next) {
+    for (struct pki_list *node = context->spare.next; node != &context->spare && found == NULL && context->nspare > more_than;
+         node = node->next) {
         struct pki_cuda_stream *s = pki_container_of(node, struct pki_cuda_stream, node);
 
         if (is_idle(context, s))
@@ -189,7 +190,8 @@ static bool is_crowded(const struct pki_cuda *cuda)
 static void ask(const struct pki_cuda_context *context, struct pki_cuda_stream *s)
 {
     s->pending = true;
-    if (context->cu->stream_write_value(s->handle, (CUdeviceptr)(uintptr_t)s->word, ++s->asked, CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS)
+    if (context->cu->stream_write_value(s->handle, (CUdeviceptr)(uintptr_t)s->word, ++s->asked, CU_STREAM_WRITE_VALUE_DEFAULT) !=
+        CUDA_SUCCESS)
         atomic_store(s->word, s->asked); /* what follows fails too, and says why */
     s->asked_ns = pki_now_ns();
 }
@@ -217,8 +219,8 @@ static void say_stuck(const struct pki_cuda *cuda, const struct pki_cuda_stream 
     if (pki_now_ns() - s->asked_ns > SAY_NS && !atomic_exchange(&said, true))
         pki_log(PKI_LOG_WARN, NULL,
                 "device %d: every stream of the library is behind a stream that waits: %d streams wait for operations, "
-                "and the process has %d hardware queues; CUDA_DEVICE_MAX_CONNECTIONS=32 makes more", cuda->info.ordinal,
-                atomic_load(cuda->base.waiting), cuda->info.connections);
+                "and the process has %d hardware queues; CUDA_DEVICE_MAX_CONNECTIONS=32 makes more",
+                cuda->info.ordinal, atomic_load(cuda->base.waiting), cuda->info.connections);
 }
 
 static void replace(struct pki_cuda *cuda, struct pki_queue *queue)

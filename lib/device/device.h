@@ -31,7 +31,7 @@ struct pki_mem {
     bool vmm;       /* made by cuMemCreate + cuMemMap: may consist of several pieces */
     uintptr_t base; /* of the allocation; for VMM memory of all pieces that the classified range touches */
     size_t bytes;
-    int memfd;      /* host memory: its descriptor where it has one (shareable), not to be closed */
+    int memfd;          /* host memory: its descriptor where it has one (shareable), not to be closed */
     uint64_t buffer_id; /* never reused in a process: tells a new allocation at an old address from the old one */
 };
 
@@ -57,8 +57,8 @@ static inline void pki_signal_open(const struct pki_signal *signal)
 
 /* One operation on a word in a queue. */
 enum pki_signal_kind {
-    PKI_SIGNAL_WRITE, /* after all earlier work of the queue is visible everywhere: word = value */
-    PKI_SIGNAL_WAIT, /* until the signal is open */
+    PKI_SIGNAL_WRITE,  /* after all earlier work of the queue is visible everywhere: word = value */
+    PKI_SIGNAL_WAIT,   /* until the signal is open */
     PKI_SIGNAL_WAIT_EQ /* until word == value: captured operations, whose words go back to 0 */
 };
 
@@ -76,8 +76,8 @@ enum pki_wait_how {
 
 struct pki_queue {
     struct pki_device *device;
-    void *handle; /* CUstream; NULL is the legacy default stream, or the host's queue */
-    void *own;    /* the device's, of one that queue_open made; else NULL */
+    void *handle;                      /* CUstream; NULL is the legacy default stream, or the host's queue */
+    void *own;                         /* the device's, of one that queue_open made; else NULL */
     const struct pki_serving *serving; /* for waits by kernels that serve */
 };
 
@@ -85,8 +85,8 @@ struct pki_queue {
 #define PKI_EXPORT_HANDLE_BYTES 64
 struct pki_export {
     enum { PKI_EXPORT_ADDRESS, PKI_EXPORT_IPC, PKI_EXPORT_VMM, PKI_EXPORT_MEMFD } kind; /* MEMFD: host memory, one piece */
-    uint64_t base;      /* address in the owner's process */
-    uint64_t bytes;     /* of the whole allocation */
+    uint64_t base;                                                                      /* address in the owner's process */
+    uint64_t bytes;                                                                     /* of the whole allocation */
     uint64_t buffer_id; /* the owner's: tells it from an earlier allocation at this address */
     uint64_t owner;     /* a random number of the owning process */
     uint8_t device_uuid[16];
@@ -101,12 +101,12 @@ struct pki_export {
  * empty, so the sender waits for nothing. */
 struct pki_ll_op {
     bool send;
-    void *user;             /* source or destination */
-    uint32_t bytes;         /* up to PKI_LL_MAX_BYTES */
-    uint32_t flag;          /* another one than any cell of the slot holds, and not 0 */
-    uint64_t *slot;         /* send: the peer's, mapped here. recv: own */
-    uint32_t ctas;          /* that move it; 0 is 1 */
-    uint32_t *arrived;      /* with several: 0 in this GPU's memory, for this message alone while it moves */
+    void *user;        /* source or destination */
+    uint32_t bytes;    /* up to PKI_LL_MAX_BYTES */
+    uint32_t flag;     /* another one than any cell of the slot holds, and not 0 */
+    uint64_t *slot;    /* send: the peer's, mapped here. recv: own */
+    uint32_t ctas;     /* that move it; 0 is 1 */
+    uint32_t *arrived; /* with several: 0 in this GPU's memory, for this message alone while it moves */
     /* host_registered word set to `flag` at the end (buffer free, or data there for what follows in the queue), or NULL */
     _Atomic uint32_t *done;
 };
@@ -119,13 +119,22 @@ struct pki_move_op {
     void *dst;
     size_t bytes;
     struct pki_signal start; /* open before a byte is moved; words are host_registered memory */
-    struct pki_signal done; /* opened behind the last byte; no word: nobody is told */
-    uint32_t *arrived;     /* 0 in this GPU's memory, for this transfer alone while it moves, 0 again when it has moved; no need
+    struct pki_signal done;  /* opened behind the last byte; no word: nobody is told */
+    uint32_t *arrived;       /* 0 in this GPU's memory, for this transfer alone while it moves, 0 again when it has moved; no need
                             * of it to wait for `start` alone: 0 bytes, and nobody is told */
 };
 
-enum pki_fused_kernel { PKI_FUSED_TURN, PKI_FUSED_EXCHANGE, PKI_FUSED_PUSH, PKI_FUSED_PUSH_SUM, PKI_FUSED_FOLD,
-                        PKI_FUSED_RELAY, PKI_FUSED_TWOSHOT, PKI_FUSED_PAIR_EXCHANGE, PKI_FUSED_PAIR_SUM };
+enum pki_fused_kernel {
+    PKI_FUSED_TURN,
+    PKI_FUSED_EXCHANGE,
+    PKI_FUSED_PUSH,
+    PKI_FUSED_PUSH_SUM,
+    PKI_FUSED_FOLD,
+    PKI_FUSED_RELAY,
+    PKI_FUSED_TWOSHOT,
+    PKI_FUSED_PAIR_EXCHANGE,
+    PKI_FUSED_PAIR_SUM
+};
 
 /* What a kernel that waits does meanwhile. */
 struct pki_serving {
@@ -146,8 +155,8 @@ struct pki_device_info {
     char pci_bus_id[16];
     int ordinal;
     int sms;
-    int reduce_ctas; /* most CTAs of one reduction, unless max_ctas says less */
-    int connections; /* hardware queues of this process: CUDA_DEVICE_MAX_CONNECTIONS, 8 by default */
+    int reduce_ctas;      /* most CTAs of one reduction, unless max_ctas says less */
+    int connections;      /* hardware queues of this process: CUDA_DEVICE_MAX_CONNECTIONS, 8 by default */
     int copy_connections; /* those for copies to and from peers: CUDA_DEVICE_MAX_COPY_CONNECTIONS, 4 by default */
     bool vmm;
 };
@@ -228,7 +237,8 @@ struct pki_device_ops {
      * own. */
     pk_result_t (*copy)(const struct pki_queue *queue, void *dst, const void *src, size_t bytes);
     /* All n fragments of `src`, host_registered memory, to their places in `dst`, memory of this device, in one launch. */
-    pk_result_t (*unpack)(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n);
+    pk_result_t (*unpack)(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments,
+                          int n);
     /* dst[i] = op over srcs[0..n-1][i] in that order, 2 <= n <= PKI_REDUCE_SOURCES, accumulated in f32 for 16- and 8-bit floats.
      * dst may equal a source. `op` is PK_SUM to PK_MAX or PKI_SUM_DIVIDED. */
     pk_result_t (*reduce)(const struct pki_queue *queue, void *dst, const void *const *srcs, int n, size_t count,
@@ -240,13 +250,15 @@ struct pki_device_ops {
     pk_result_t (*signals)(const struct pki_queue *queue, const struct pki_signal_op *ops, int n, enum pki_wait_how how);
     /* All n messages in one launch of `ctas` CTAs at most, or of as many as the messages ask for (0). With fewer than they ask
      * for CTAs do one message behind another, in this order. `abort_flag`: host_registered word; nonzero makes the CTAs leave. */
-    pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
+    pk_result_t (*ll)(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas,
+                      const _Atomic uint32_t *abort_flag);
 
     /* Move all n transfers in one launch, each as soon as its start signal is open, whatever the order. It ends when all have
      * moved, or when *abort_flag (host_registered) is not 0: what has not moved by then opens no done signal, and its `arrived`
      * may hold anything. `ctas` CTAs; 0: the device's choice. They must all find a place at a time where one transfer's start
      * waits for another's done. */
-    pk_result_t (*move)(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag);
+    pk_result_t (*move)(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas,
+                        const _Atomic uint32_t *abort_flag);
 
     /* One rank's part in a fused collective, in `ctas` CTAs. args: kernels/kernels.h. The kernel ends when all ranks have
      * launched theirs, or by args->abort_flag. PKI_FUSED_TURN: one warp, which waits for this rank's earlier ones. */
@@ -272,8 +284,8 @@ static inline uint32_t pki_op_divisor(pk_op_t op)
 /* Every device starts with its table, so that callers write device->ops->copy(...). */
 struct pki_device {
     const struct pki_device_ops *ops;
-    int max_ctas; /* most CTAs of one reduction; 0: the device's choice */
-    uint64_t words; /* written or waited for in queues so far */
+    int max_ctas;              /* most CTAs of one reduction; 0: the device's choice */
+    uint64_t words;            /* written or waited for in queues so far */
     const atomic_int *waiting; /* streams of the process that wait on it for operations; NULL: nobody counts them */
 };
 
@@ -295,8 +307,8 @@ pk_result_t pki_device_cuda_mem_free(void *ptr);
  * copies and kernels write before they look whether the owner is still there: it is freed when the last of them has given it up.
  * Any thread. */
 pk_result_t pki_retained_alloc(struct pki_device *device, size_t bytes, void **at); /* held by the caller */
-pk_result_t pki_retained_alloc_mappable(int ordinal, size_t bytes, void **at); /* as pki_device_cuda_mem_alloc */
-bool pki_retained_take(void *at);                                               /* by another rank; false: freed already */
+pk_result_t pki_retained_alloc_mappable(int ordinal, size_t bytes, void **at);      /* as pki_device_cuda_mem_alloc */
+bool pki_retained_take(void *at);                                                   /* by another rank; false: freed already */
 void pki_retained_give(void *at);
 
 /* What joins two GPUs, as the driver says. Unknown: no driver, or one of them is not visible to this process. */

@@ -196,7 +196,8 @@ static pk_result_t host_signals(const struct pki_queue *queue, const struct pki_
     return PK_OK;
 }
 
-static pk_result_t host_unpack(const struct pki_queue *queue, void *dst, const void *src, const struct pki_unpack_fragment *fragments, int n)
+static pk_result_t host_unpack(const struct pki_queue *queue, void *dst, const void *src,
+                               const struct pki_unpack_fragment *fragments, int n)
 {
     (void)queue;
     for (int i = 0; i < n; i++)
@@ -204,7 +205,8 @@ static pk_result_t host_unpack(const struct pki_queue *queue, void *dst, const v
     return PK_OK;
 }
 
-static pk_result_t host_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag)
+static pk_result_t host_ll(const struct pki_queue *queue, const struct pki_ll_op *ops, int n, int ctas,
+                           const _Atomic uint32_t *abort_flag)
 {
     (void)queue;
     (void)ops;
@@ -214,7 +216,8 @@ static pk_result_t host_ll(const struct pki_queue *queue, const struct pki_ll_op
     return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the host has no low-latency kernel");
 }
 
-static pk_result_t host_move(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas, const _Atomic uint32_t *abort_flag)
+static pk_result_t host_move(const struct pki_queue *queue, const struct pki_move_op *ops, int n, int ctas,
+                             const _Atomic uint32_t *abort_flag)
 {
     (void)queue;
     (void)ops;

@@ -17,7 +17,7 @@
 _Static_assert(PKI_LANES == (int)PKI_SERVE_LANES, "the kernel knows as many");
 
 #define STATES_BYTES 256u /* of all lanes, rounded up */
-#define ROOM 16u /* orders that may be written behind one look at clear */
+#define ROOM 16u          /* orders that may be written behind one look at clear */
 
 struct lane {
     uint32_t written, told; /* orders so far; the kernels know of `told` */

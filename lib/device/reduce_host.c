@@ -201,7 +201,8 @@ static void reduce(const struct reducer *reducer, void *dst, const void *const *
     }
 }
 
-static pk_result_t check_and_reduce(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op, bool plain)
+static pk_result_t check_and_reduce(void *dst, const void *const *srcs, int n, size_t count, pk_dtype_t dtype, pk_op_t op,
+                                    bool plain)
 {
     uint32_t divisor = pki_op_divisor(op);
 

@@ -31,18 +31,18 @@ enum pki_gpus {
 struct pki_engine_config {
     int rank, size;
     const struct pki_hosts *hosts; /* of the ranks, or NULL: one host; outlives the engine */
-    int local_ranks;            /* ranks on this machine */
-    bool shares_cpu;            /* this one has no CPU of its own: spinning would only take time from another */
-    int cpus;                   /* whole ones that are this rank's */
-    struct pki_device *device;  /* GPU or NULL; stays the caller's, outlives the engine */
-    uint64_t timeout_ms;        /* 0: none */
-    int sm_policy, max_sms;     /* PK_SM_* */
-    bool unpack_kernel;         /* PK_UNPACK: what arrives in slots for GPU memory is fetched by a kernel */
-    const struct pki_net *net;  /* of ranks on other hosts, or NULL; outlives the engine */
+    int local_ranks;               /* ranks on this machine */
+    bool shares_cpu;               /* this one has no CPU of its own: spinning would only take time from another */
+    int cpus;                      /* whole ones that are this rank's */
+    struct pki_device *device;     /* GPU or NULL; stays the caller's, outlives the engine */
+    uint64_t timeout_ms;           /* 0: none */
+    int sm_policy, max_sms;        /* PK_SM_* */
+    bool unpack_kernel;            /* PK_UNPACK: what arrives in slots for GPU memory is fetched by a kernel */
+    const struct pki_net *net;     /* of ranks on other hosts, or NULL; outlives the engine */
     enum pki_gpus gpus;
-    bool fused;                 /* every rank can take part in fused collectives: at most PKI_FUSED_RANKS, all on this host */
-    int fused_ctas;             /* most CTAs of one fused kernel, the same on all ranks */
-    uint32_t fused_always;      /* bit c: collective c whatever its length, likewise */
+    bool fused;            /* every rank can take part in fused collectives: at most PKI_FUSED_RANKS, all on this host */
+    int fused_ctas;        /* most CTAs of one fused kernel, the same on all ranks */
+    uint32_t fused_always; /* bit c: collective c whatever its length, likewise */
     const struct pki_agreed *agreed; /* outlives the engine; NULL: as this process has it */
 };
 
@@ -60,7 +60,7 @@ void pki_engine_set_ctrl(struct pki_engine *engine, int peer, struct pki_ep *ctr
 /* Nobody has this number: nothing is sent there, and for agreements it is dead. */
 void pki_engine_set_hole(struct pki_engine *engine, int peer);
 void pki_engine_set_path(struct pki_engine *engine, int peer, enum pki_mem_kind source, enum pki_mem_kind target,
-                        struct pki_ep *ep);
+                         struct pki_ep *ep);
 /* A transport's map, for as long as it takes: may wait for all work of the GPU, so not where a stream waits for an operation. */
 pk_result_t pki_engine_map(struct pki_engine *engine, struct pki_ep *path, const struct pki_export *in, uint64_t *remote);
 /* Low-latency slots: this rank's memory for all peers (NULL without), and where a peer keeps those for this rank, mapped here. */
@@ -109,8 +109,8 @@ struct pki_agreement {
     unsigned char id[128]; /* in: this rank's, if it may be the first that lives; out: that rank's */
     const int *exclude;    /* ranks that count as dead from now on */
     int nexclude;
-    uint64_t last;         /* out: the last collective that has ended with PK_OK on all */
-    const uint64_t *dead;  /* out: ranks, in bits; until the next agreement */
+    uint64_t last;        /* out: the last collective that has ended with PK_OK on all */
+    const uint64_t *dead; /* out: ranks, in bits; until the next agreement */
 };
 
 static inline bool pki_counts_as_dead(const struct pki_agreement *agreement, int rank)
@@ -140,7 +140,7 @@ struct pki_request {
     const struct pki_algorithm *algorithm; /* PKI_DO_COLL */
     const struct pki_algorithm *instead;   /* of a fused one: what a rank with another kind of memory does */
     bool in_place;
-    bool scaled; /* a PK_SUM of elements that are first multiplied, each rank's by its own `factor`; not in place */
+    bool scaled;    /* a PK_SUM of elements that are first multiplied, each rank's by its own `factor`; not in place */
     const void *in; /* NULL where the rank has none */
     void *out;
     size_t in_count, out_count; /* elements of the buffers from their first byte on; 0 where the rank has none */

@@ -22,7 +22,9 @@ static void add_path(struct pki_engine *e, int peer, enum pki_mem_kind kind, pk_
     if (path == NULL && peer != e->config.rank) /* through slots, by what joins the hosts' memories */
         path = e->peers[peer].path[PKI_MEM_HOST][PKI_MEM_HOST];
     add_name(out->transports, sizeof out->transports,
-             peer == e->config.rank ? "self" : path != NULL ? path->iface->transport->name : "none");
+             peer == e->config.rank ? "self"
+             : path != NULL         ? path->iface->transport->name
+                                    : "none");
 }
 
 static int reduce_ctas(const struct pki_engine *e)
@@ -100,8 +102,9 @@ static pk_result_t explain_coll(struct pki_engine *e, const struct pki_request *
 /* Of a message between this rank's memory and the peer's, both of this kind. */
 static struct pki_protocol_query query_of(const struct pki_engine *e, int peer, enum pki_mem_kind kind, size_t bytes)
 {
-    return (struct pki_protocol_query){ .engine = e, .peer = &e->peers[peer], .kind = kind, .bytes = bytes,
-                                        .eager_max = e->peers[peer].eager.max };
+    return (struct pki_protocol_query){
+        .engine = e, .peer = &e->peers[peer], .kind = kind, .bytes = bytes, .eager_max = e->peers[peer].eager.max
+    };
 }
 
 const char *pki_engine_protocol(struct pki_engine *e, int peer, enum pki_mem_kind kind, size_t bytes)

@@ -156,8 +156,12 @@ err_free:
 
 pk_result_t pki_engine_iface(struct pki_engine *e, const struct pki_transport *transport, struct pki_iface **out)
 {
-    struct pki_iface_config config = { .rank = e->config.rank, .size = e->config.size, .local_ranks = e->config.local_ranks,
-                                       .shares_cpu = e->config.shares_cpu, .cpus = e->config.cpus, .device = e->gpu,
+    struct pki_iface_config config = { .rank = e->config.rank,
+                                       .size = e->config.size,
+                                       .local_ranks = e->config.local_ranks,
+                                       .shares_cpu = e->config.shares_cpu,
+                                       .cpus = e->config.cpus,
+                                       .device = e->gpu,
                                        .net = e->config.net };
     struct pki_iface *iface;
     pk_result_t result;

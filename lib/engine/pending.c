@@ -34,21 +34,29 @@ static void add_pieces(struct pki_text *out, const struct pki_bounce *bounce_sta
 
 static void add_xfer(struct pki_text *out, const struct pki_xfer *xfer)
 {
-    static const char *const states[] = { [PKI_XFER_UNPOSTED] = "not posted", [PKI_XFER_LOOK] = "looks for its grant",
-                                          [PKI_XFER_SAY] = "has a message to send", [PKI_XFER_WAIT] = "waits for the peer",
-                                          [PKI_XFER_LOCAL] = "waits for an eager put", [PKI_XFER_ASK] = "has to ask for data",
-                                          [PKI_XFER_MOVE] = "moves", [PKI_XFER_EAGER_PUT] = "moves by eager puts",
-                                          [PKI_XFER_DATA] = "moves by messages", [PKI_XFER_COOP] = "is moved by both ends",
-                                          [PKI_XFER_GET] = "is read by the receiver", [PKI_XFER_STREAM] = "the stream moves it",
+    static const char *const states[] = { [PKI_XFER_UNPOSTED] = "not posted",
+                                          [PKI_XFER_LOOK] = "looks for its grant",
+                                          [PKI_XFER_SAY] = "has a message to send",
+                                          [PKI_XFER_WAIT] = "waits for the peer",
+                                          [PKI_XFER_LOCAL] = "waits for an eager put",
+                                          [PKI_XFER_ASK] = "has to ask for data",
+                                          [PKI_XFER_MOVE] = "moves",
+                                          [PKI_XFER_EAGER_PUT] = "moves by eager puts",
+                                          [PKI_XFER_DATA] = "moves by messages",
+                                          [PKI_XFER_COOP] = "is moved by both ends",
+                                          [PKI_XFER_GET] = "is read by the receiver",
+                                          [PKI_XFER_STREAM] = "the stream moves it",
                                           [PKI_XFER_DONE] = "done" };
     static const char *const kinds[] = { "host", "device" };
 
-    pki_text_add(out, "%s rank %d, %zu bytes of %s memory, %s; ready %zu, issued %zu, done %zu", xfer->is_send ? "send to" : "receive from",
-                 xfer->peer->rank, xfer->bytes, kinds[xfer->kind], states[xfer->state], xfer->ready, xfer->issued, xfer->done);
+    pki_text_add(out, "%s rank %d, %zu bytes of %s memory, %s; ready %zu, issued %zu, done %zu",
+                 xfer->is_send ? "send to" : "receive from", xfer->peer->rank, xfer->bytes, kinds[xfer->kind],
+                 states[xfer->state], xfer->ready, xfer->issued, xfer->done);
     pki_text_add(out, "%s%s%s%s%s%s%s", xfer->path != NULL ? ", by " : "",
                  xfer->path != NULL ? xfer->path->iface->transport->name : "", xfer->signals.ll ? ", low-latency slot" : "",
                  pki_xfer_slots_there(xfer) ? ", by bounce buffers" : "",
-                 pki_xfer_slots_here(xfer) ? ", by own bounce buffers" : "", xfer->opened ? ", buffer free" : "", xfer->rts_seen ? ", rts" : "");
+                 pki_xfer_slots_here(xfer) ? ", by own bounce buffers" : "", xfer->opened ? ", buffer free" : "",
+                 xfer->rts_seen ? ", rts" : "");
     add_signal(out, "start", &xfer->signals.start);
     add_signal(out, "finish", &xfer->signals.finish);
     if (xfer->bounce.state != NULL)
@@ -90,8 +98,7 @@ static void add_task(struct pki_text *out, const struct pki_task *task)
                                          [PKI_TASK_STREAM] = "by a cuda stream itself" };
 
     pki_text_add(out, "%s %llu, %s, for %llu ms%s%s", pki_task_name(task), (unsigned long long)task->number, modes[task->mode],
-                 (unsigned long long)((pki_now_ns() - task->begun_ns) / PKI_NS_PER_MS),
-                 task->started ? "" : ", not started",
+                 (unsigned long long)((pki_now_ns() - task->begun_ns) / PKI_NS_PER_MS), task->started ? "" : ", not started",
                  atomic_load(&task->host.may_start) ? "" : ", behind another of its host stream");
     if (task->cuda.ready_slot >= 0)
         add_signal(out, "ready", &task->cuda.ready);

@@ -39,7 +39,8 @@ static pk_result_t make(struct pki_engine *e, const struct pki_request *request,
     return PK_OK;
 }
 
-static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group, struct pki_list *made)
+static pk_result_t make_all(struct pki_engine *e, const struct pki_request *requests, int n, uint64_t group,
+                            struct pki_list *made)
 {
     const bool mixed = is_mixed(requests, n);
 
@@ -322,7 +323,8 @@ static pk_result_t capture_alone(struct pki_engine *e, struct pki_capture *captu
 }
 
 /* What `inlined` has not done. */
-static pk_result_t run_task(struct pki_engine *e, const struct pki_request *request, enum pki_inline inlined, struct pki_list *blocking)
+static pk_result_t run_task(struct pki_engine *e, const struct pki_request *request, enum pki_inline inlined,
+                            struct pki_list *blocking)
 {
     struct pki_capture *capture = NULL;
     uint64_t group = request->stream.kind == PK_STREAM_KIND_HOST ? pki_engine_new_group() : 0;
@@ -339,7 +341,7 @@ static pk_result_t run_task(struct pki_engine *e, const struct pki_request *requ
 }
 
 static PKI_NOINLINE pk_result_t run_held(struct pki_engine *e, const struct pki_request *request, enum pki_inline inlined,
-                                      struct pki_list *blocking)
+                                         struct pki_list *blocking)
 {
     const int cancel = pki_cancel_hold();
     pk_result_t result = PK_OK;

@@ -261,16 +261,36 @@ template <typename Work> __device__ __forceinline__ void with_common_type(uint32
 template <typename Work> __device__ __forceinline__ void with_type(uint32_t type, Work work)
 {
     switch (type) {
-    case PK_INT8: work(int8()); break;
-    case PK_UINT8: work(uint8()); break;
-    case PK_INT32: work(int32()); break;
-    case PK_UINT32: work(uint32()); break;
-    case PK_INT64: work(int64()); break;
-    case PK_UINT64: work(uint64()); break;
-    case PK_F64: work(f64()); break;
-    case PK_F8E4M3: work(f8e4m3()); break;
-    case PK_F8E5M2: work(f8e5m2()); break;
-    default: with_common_type(type, work); break;
+    case PK_INT8:
+        work(int8());
+        break;
+    case PK_UINT8:
+        work(uint8());
+        break;
+    case PK_INT32:
+        work(int32());
+        break;
+    case PK_UINT32:
+        work(uint32());
+        break;
+    case PK_INT64:
+        work(int64());
+        break;
+    case PK_UINT64:
+        work(uint64());
+        break;
+    case PK_F64:
+        work(f64());
+        break;
+    case PK_F8E4M3:
+        work(f8e4m3());
+        break;
+    case PK_F8E5M2:
+        work(f8e5m2());
+        break;
+    default:
+        with_common_type(type, work);
+        break;
     }
 }
 

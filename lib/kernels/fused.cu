@@ -173,7 +173,8 @@ __device__ void exchange(const pki_fused_args &args)
     });
 }
 
-template <typename E> __device__ __forceinline__ uint64_t fold_pair(const pki_fused_args &args, const uint64_t *data, uint64_t own)
+template <typename E>
+__device__ __forceinline__ uint64_t fold_pair(const pki_fused_args &args, const uint64_t *data, uint64_t own)
 {
     const any_op op(args.op);
     packed<E, 8> in, out;

@@ -256,7 +256,8 @@ __device__ __forceinline__ void finish_telling(const pki_fused_args &args, uint3
 
 __device__ __forceinline__ void finish(const pki_fused_args &args, uint32_t verdict, uint32_t last_epoch)
 {
-    finish_telling(args, verdict, last_epoch, [&](bool) { *(volatile uint32_t *)&words_of(args)->done[blockIdx.x] = last_epoch; });
+    finish_telling(args, verdict, last_epoch,
+                   [&](bool) { *(volatile uint32_t *)&words_of(args)->done[blockIdx.x] = last_epoch; });
 }
 
 } // namespace

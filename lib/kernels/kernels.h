@@ -221,7 +221,7 @@ enum pki_order_kind { PKI_ORDER_COPY, PKI_ORDER_REDUCE, PKI_ORDER_SCALE, PKI_ORD
 struct pki_order {
     uint32_t kind, type; /* pk_dtype_t */
     uint32_t units, ndone;
-    uint64_t unit; /* bytes of a unit, or elements; the last one may have fewer */
+    uint64_t unit;                 /* bytes of a unit, or elements; the last one may have fewer */
     uint64_t done[PKI_ORDER_DONE]; /* addresses of 32-bit words; the first ndone */
     uint32_t done_value[PKI_ORDER_DONE];
     uint64_t factor, value;
@@ -368,8 +368,8 @@ struct pki_fused_state { /* memory of this rank's GPU, aligned to its size, 0 at
 #define PKI_FUSED_REPLAYS 64u     /* bytes behind the state: */
 
 struct pki_fused_replays { /* 0 at first */
-    uint32_t epoch; /* of the last replay */
-    uint32_t ended; /* CTAs of this one */
+    uint32_t epoch;        /* of the last replay */
+    uint32_t ended;        /* CTAs of this one */
 };
 
 struct pki_fused_args {
@@ -390,15 +390,15 @@ struct pki_fused_args {
     uint32_t type;        /* pk_dtype_t, of sums. pki_relay, pki_twoshot, pki_push_sum: PK_F32, PK_F16 or PK_BF16 */
     /* for who launches: it may be launched before what is ahead of it in the stream has ended, where a GPU can */
     uint32_t early;
-    uint32_t fence;       /* 1: everything written is visible to all before `done` is set */
+    uint32_t fence; /* 1: everything written is visible to all before `done` is set */
     uint32_t clear;
     uint32_t careful;
     /* reach: all others have what they need of IN and OUT mapped, aligned to 16 bytes. results: pki_twoshot */
     uint32_t reach, results;
-    uint32_t epochs;                     /* of the operation */
-    uint32_t entry;                      /* its own of words->fall, came and release */
+    uint32_t epochs; /* of the operation */
+    uint32_t entry;  /* its own of words->fall, came and release */
     uint32_t quiet;
-    uint32_t replayed;                   /* for who launches: the kernel is pki_replay_<name> */
+    uint32_t replayed;                                              /* for who launches: the kernel is pki_replay_<name> */
     uint64_t in_there[PKI_FUSED_RANKS], out_there[PKI_FUSED_RANKS]; /* for rank p's header, if `reach` */
 };
 

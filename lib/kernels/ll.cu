@@ -49,7 +49,8 @@ __device__ bool recv(const pki_ll_args_op &op, const ll_share &s, uint64_t abort
                 if (first + i * s.step < s.pairs)
                     all &= load_pair(op.slot, first + i * s.step, op.flag, &data[i]);
             }
-            if (!all && ++polls % PKI_LL_POLLS == 0 && polls / PKI_LL_POLLS % (s.step / 32) == s.first / 32 && is_aborted(abort_flag))
+            if (!all && ++polls % PKI_LL_POLLS == 0 && polls / PKI_LL_POLLS % (s.step / 32) == s.first / 32 &&
+                is_aborted(abort_flag))
                 return false;
         } while (!all);
 #pragma unroll

@@ -110,7 +110,8 @@ __device__ __forceinline__ void move_edges(const pki_move_args_op &op, uint64_t 
     ((uint8_t *)op.dst)[at] = byte;
 }
 
-template <typename Word> __device__ __forceinline__ bool move_as(const pki_move_args_op &op, const move_share &share, const move_watch &watch)
+template <typename Word>
+__device__ __forceinline__ bool move_as(const pki_move_args_op &op, const move_share &share, const move_watch &watch)
 {
     uint64_t head = (0 - op.dst) % sizeof(Word), tail;
 
@@ -118,8 +119,9 @@ template <typename Word> __device__ __forceinline__ bool move_as(const pki_move_
     tail = op.bytes - (op.bytes - head) % sizeof(Word);
     if (sizeof(Word) > 1 && share.mine == 0)
         move_edges(op, head, tail);
-    return move_words<Word, PKI_MOVE_WORDS>({ op.src + head + (share.mine * PKI_MOVE_THREADS + threadIdx.x) * sizeof(Word), op.src + tail,
-                                               share.n * PKI_MOVE_THREADS * sizeof(Word), op.dst - op.src }, watch);
+    return move_words<Word, PKI_MOVE_WORDS>({ op.src + head + (share.mine * PKI_MOVE_THREADS + threadIdx.x) * sizeof(Word),
+                                              op.src + tail, share.n * PKI_MOVE_THREADS * sizeof(Word), op.dst - op.src },
+                                            watch);
 }
 
 /* In the longest words that are aligned in source and target alike. */
@@ -207,7 +209,8 @@ __device__ __forceinline__ void wait_for_ops(const pki_move_args &args, uint64_t
     uint64_t wanted = *waiting, open = 0;
 
     while (wanted != 0) {
-        bool aborted = is_aborted(args.abort_flag), lower = may_start(args, wanted, threadIdx.x), upper = may_start(args, wanted, threadIdx.x + 32);
+        bool aborted = is_aborted(args.abort_flag), lower = may_start(args, wanted, threadIdx.x),
+             upper = may_start(args, wanted, threadIdx.x + 32);
 
         open = ops_of_both(lower, upper);
         if (__any_sync(~0u, aborted))

@@ -40,7 +40,8 @@ __device__ __forceinline__ uint64_t read_at(const pair_shot &s, const unsigned c
  * for all: they would be served one after another, a microsecond each. */
 __device__ __forceinline__ uint32_t load_followed(const pki_fused_args &args)
 {
-    return blockIdx.x == 0 && threadIdx.x == 0 && args.quiet != 0 ? *(const volatile uint32_t *)&words_of(args)->followed : args.epoch - 1;
+    return blockIdx.x == 0 && threadIdx.x == 0 && args.quiet != 0 ? *(const volatile uint32_t *)&words_of(args)->followed
+                                                                  : args.epoch - 1;
 }
 
 /* When all other CTAs have ended. Not told: aborted meanwhile. A CTA alone reads nothing for it. */
@@ -48,7 +49,8 @@ __device__ __noinline__ void tell_for_all(const pki_fused_args &args)
 {
     volatile uint32_t *done = words_of(args)->done;
 
-    for (uint32_t polls = 1; gridDim.x > 1 && (int32_t)(load_state(args).ended - args.ended_before - (gridDim.x - 1)) < 0; polls++)
+    for (uint32_t polls = 1; gridDim.x > 1 && (int32_t)(load_state(args).ended - args.ended_before - (gridDim.x - 1)) < 0;
+         polls++)
         if (polls % PKI_FUSED_POLLS_A_LOOK == 0 && *(const volatile uint32_t *)args.abort_flag != 0)
             return;
     for (uint32_t c = 0; c < gridDim.x; c++)

@@ -22,7 +22,8 @@ __device__ __forceinline__ uint32_t push_out(const rings &s, volatile uint32_t *
     uint32_t targets = other_ranks(args, args.send);
 
     for (uint32_t turn = 0; turn < s.turns; turn++) {
-        uint32_t verdict = wait_until(args, [&]() { return has_room(s, targets, push_emptied, turn); }, []() {});
+        uint32_t verdict = wait_until(
+            args, [&]() { return has_room(s, targets, push_emptied, turn); }, []() {});
 
         if (verdict != go_on)
             return verdict;
@@ -32,7 +33,8 @@ __device__ __forceinline__ uint32_t push_out(const rings &s, volatile uint32_t *
 
             if ((targets >> to & 1) != 0)
                 fill<PKI_PUSH_VECTORS>(block_of(args.in, args.in_stride, to, args.bytes), chunk_at(s, turn),
-                                   slot_of(s, peer_half(args, args.epoch, to), PKI_FUSED_PARTS, turn), chunk_vectors(s, turn));
+                                       slot_of(s, peer_half(args, args.epoch, to), PKI_FUSED_PARTS, turn),
+                                       chunk_vectors(s, turn));
         }
         mark(s, targets, push_filled, turn + 1, true);
         if (threadIdx.x % 32 == 0)
@@ -54,10 +56,10 @@ __device__ __forceinline__ void empty_all(const rings &s, uint32_t turn)
             continue;
         if (from == args.rank)
             copy_own<PKI_PUSH_VECTORS>(block_of(args.in, args.in_stride, from, args.bytes), to, chunk_at(s, turn),
-                                   chunk_vectors(s, turn));
+                                       chunk_vectors(s, turn));
         else
             empty<PKI_PUSH_VECTORS>(slot_of(s, inbox_half(args, args.epoch, from), PKI_FUSED_PARTS, turn), to, chunk_at(s, turn),
-                                chunk_vectors(s, turn));
+                                    chunk_vectors(s, turn));
     }
 }
 
@@ -87,7 +89,8 @@ __device__ __forceinline__ uint32_t take_in(const rings &s, headers &header, con
         if (turn + s.slots < s.turns) /* or nobody waits for it */
             mark(s, sources, push_emptied, turn + 1, false);
     }
-    return wait_until(args, [&]() { return header.check(args); }, report);
+    return wait_until(
+        args, [&]() { return header.check(args); }, report);
 }
 
 template <typename Take> __device__ __forceinline__ uint32_t push_by_rings(const pki_fused_args &args, headers &header, Take take)
@@ -109,7 +112,8 @@ struct targets { /* of one block */
 };
 
 /* As many vectors at a time as there are, up to Count; returns where this thread has come to. */
-template <int Count> __device__ __forceinline__ uint64_t push_vectors_of(uint64_t from, const targets &to, uint64_t whole, uint64_t at)
+template <int Count>
+__device__ __forceinline__ uint64_t push_vectors_of(uint64_t from, const targets &to, uint64_t whole, uint64_t at)
 {
     const uint64_t stride = 16ull * gridDim.x * PKI_PUSH_THREADS;
 

@@ -62,13 +62,15 @@ __device__ __forceinline__ void raise(const pki_fused_args &args, uint32_t epoch
     if (threadIdx.x >= args.size || threadIdx.x == args.rank)
         return;
     __threadfence_system();
-    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag_of(peer_half(args, epoch, threadIdx.x), which)), "r"(epoch) : "memory");
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag_of(peer_half(args, epoch, threadIdx.x), which)), "r"(epoch)
+                 : "memory");
 }
 
 /* Lane p of the first warp waits for the same CTA of rank p, whose next word in this half comes only behind what this CTA does
  * after it: so it is this epoch's or an older one, which may be any number. False: this one has to stop. */
 template <typename Check, typename Report>
-__device__ __forceinline__ bool await(const pki_fused_args &args, uint32_t epoch, uint32_t which, Check check, Report report, uint32_t *verdict)
+__device__ __forceinline__ bool await(const pki_fused_args &args, uint32_t epoch, uint32_t which, Check check, Report report,
+                                      uint32_t *verdict)
 {
     if (threadIdx.x < 32) {
         bool watches = threadIdx.x < args.size && threadIdx.x != args.rank;

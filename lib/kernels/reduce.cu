@@ -4,8 +4,7 @@
 
 /* The name of a kernel is the contract with kernels.h; the body is the template's. */
 #define PKI_REDUCE_KERNEL(element) \
-    extern "C" __global__ void PKI_ALONE(PKI_REDUCE_THREADS) \
-        pki_reduce_##element(const __grid_constant__ pki_reduce_args args) \
+    extern "C" __global__ void PKI_ALONE(PKI_REDUCE_THREADS) pki_reduce_##element(const __grid_constant__ pki_reduce_args args) \
     { \
         const uint64_t threads = (uint64_t)gridDim.x * PKI_REDUCE_THREADS; \
         const uint64_t me = (uint64_t)blockIdx.x * PKI_REDUCE_THREADS + threadIdx.x; \

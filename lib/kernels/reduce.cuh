@@ -21,8 +21,8 @@ template <typename E> __device__ __forceinline__ vec<E> pick(const vec<E> in[PKI
     return one;
 }
 
-template <typename E, typename Op> __device__ __forceinline__ void add_one(total<E, Op, 16> *sum_up, const Op &op, bool first,
-                                                                           const vec<E> &one)
+template <typename E, typename Op>
+__device__ __forceinline__ void add_one(total<E, Op, 16> *sum_up, const Op &op, bool first, const vec<E> &one)
 {
     if (first)
         sum_up->begin(one);
@@ -76,8 +76,8 @@ __device__ __forceinline__ void reduce_vectors(const pki_reduce_args &args, cons
     }
 }
 
-template <typename E, typename Op> __device__ __forceinline__ void reduce_element(const pki_reduce_args &args, const Op &op,
-                                                                                  uint64_t i)
+template <typename E, typename Op>
+__device__ __forceinline__ void reduce_element(const pki_reduce_args &args, const Op &op, uint64_t i)
 {
     using stored = typename E::stored;
     typename E::wide value = E::load(((const stored *)args.srcs[0])[i]);

@@ -64,11 +64,12 @@ struct rings {
     uint32_t count, mine; /* of the grid; this warp's */
     uint32_t bytes;       /* of a ring */
     uint32_t chunk, slots;
-    uint32_t turns;       /* chunks that go through this warp's */
-    uint64_t block;       /* all that goes through the rings from one rank to another */
+    uint32_t turns; /* chunks that go through this warp's */
+    uint64_t block; /* all that goes through the rings from one rank to another */
 };
 
-__device__ __forceinline__ rings rings_of(const pki_fused_args &args, uint64_t block, uint32_t area, uint32_t per_cta, uint32_t mine)
+__device__ __forceinline__ rings rings_of(const pki_fused_args &args, uint64_t block, uint32_t area, uint32_t per_cta,
+                                          uint32_t mine)
 {
     uint32_t count = gridDim.x * per_cta, bytes = area / count / 1024 * 1024, chunk = bytes / 2, chunks;
     uint64_t share = (block + (uint64_t)count * PKI_FUSED_GRAIN - 1) / ((uint64_t)count * PKI_FUSED_GRAIN) * PKI_FUSED_GRAIN;
@@ -214,8 +215,7 @@ __device__ __noinline__ void copy_odd(const span &from, const span &to, uint64_t
         write_end(to, at + 16ull * v, read_end(from, at + 16ull * v));
 }
 
-template <int Count>
-__device__ __forceinline__ void copy_own(const span &from, const span &to, uint64_t at, uint32_t vectors)
+template <int Count> __device__ __forceinline__ void copy_own(const span &from, const span &to, uint64_t at, uint32_t vectors)
 {
     if (is_whole(from, at, vectors) && is_whole(to, at, vectors))
         copy_vectors<Count>((const uint4 *)(from.address + at), (uint4 *)(to.address + at), vectors);

@@ -13,7 +13,7 @@ namespace
 /* A unit of an order that this CTA has taken; in shared memory. */
 struct serve_job {
     uint32_t lane, number, unit;
-    pki_order order;       /* as the CPU wrote it: of `lane` and `number` */
+    pki_order order;      /* as the CPU wrote it: of `lane` and `number` */
     pki_reduce_args work; /* of the unit alone */
 };
 
@@ -139,7 +139,7 @@ __device__ __forceinline__ bool is_empty(const pki_serve_args &args, uint32_t he
     uint32_t lane = threadIdx.x - heads_at;
 
     return !__any_sync(~0u, threadIdx.x >= heads_at && lane < PKI_SERVE_LANES &&
-                       (uint32_t)(load_next(state_of(args, lane)) >> 32) != heard);
+                                (uint32_t)(load_next(state_of(args, lane)) >> 32) != heard);
 }
 
 /* Behind a look at the host. The abort word is asked for once more: who aborts sets it first, and then opens the words. */

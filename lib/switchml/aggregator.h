@@ -33,7 +33,7 @@ struct pki_switchml_set {
 };
 
 struct pki_switchml_newest { /* what a worker has sent for a slot */
-    uint64_t job; /* counted on */
+    uint64_t job;            /* counted on */
     uint32_t id;
     bool any;
 };

@@ -52,7 +52,7 @@ struct pki_datagrams_out {
     struct iovec vectors[PKI_SWITCHML_MESSAGES];
     struct control control[PKI_SWITCHML_MESSAGES];
     const struct train *of[PKI_SWITCHML_MESSAGES]; /* whose message it is */
-    int error;                        /* the first that the socket has told since the last flush */
+    int error;                                     /* the first that the socket has told since the last flush */
     unsigned char *bytes;
     unsigned char lost[PKI_SWITCHML_PACKET_MAX];
 };

@@ -27,11 +27,11 @@ struct pki_datagrams_in;
 
 struct pki_datagrams {
     int fd;
-    bool segments, joined;   /* the kernel cuts, and joins */
-    size_t buffer_bytes;     /* of the receive buffer, as granted */
-    uint64_t unsent;         /* packets for which the kernel had no room, */
-    uint64_t shed;           /* and those that a test let be lost */
-    uint64_t loss;           /* lost_per_million, of 2^32; 0: none */
+    bool segments, joined; /* the kernel cuts, and joins */
+    size_t buffer_bytes;   /* of the receive buffer, as granted */
+    uint64_t unsent;       /* packets for which the kernel had no room, */
+    uint64_t shed;         /* and those that a test let be lost */
+    uint64_t loss;         /* lost_per_million, of 2^32; 0: none */
     uint64_t random;
     struct pki_datagrams_out *out;
     struct pki_datagrams_in *in;

@@ -18,8 +18,8 @@ struct pki_switchml_job {
     size_t units; /* packets' worth of elements, those of the first slice first */
     bool floats;
     uint32_t operation; /* marks.h */
-    int8_t *exponents; /* [units] the largest of all ranks; floats */
-    bool *summed;      /* [units] the sums are in `out` */
+    int8_t *exponents;  /* [units] the largest of all ranks; floats */
+    bool *summed;       /* [units] the sums are in `out` */
     size_t room;
 };
 
@@ -38,7 +38,7 @@ struct pki_switchml_slice {
     size_t first, count; /* elements of the job */
     size_t unit, units;  /* its units among those of the job */
     size_t unfit;
-    uint32_t mixed; /* replies to it in the job in which another rank's mark was beside this one's */
+    uint32_t mixed;     /* replies to it in the job in which another rank's mark was beside this one's */
     uint64_t strangers; /* packets of others than the aggregator */
     uint64_t now;
     _Atomic uint64_t heard; /* when a packet came last, or the job began */
@@ -61,8 +61,8 @@ struct pki_switchml_threads {
 struct pki_switchml {
     char name[PKI_SWITCHML_NAME_MAX];
     char standing[PKI_SWITCHML_NAME_MAX + 100]; /* the name, and which error has passed last */
-    struct sockaddr_storage peer;         /* where its packets come from */
-    uint64_t failing_since;               /* the first error of those since the last packet came; 0: none */
+    struct sockaddr_storage peer;               /* where its packets come from */
+    uint64_t failing_since;                     /* the first error of those since the last packet came; 0: none */
     unsigned char id[PKI_SWITCHML_ID_BYTES];
     int size;
     uint32_t elements, window; /* window: of all slices */

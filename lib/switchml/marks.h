@@ -18,8 +18,8 @@
 #include "switchml/session.h"
 
 enum pki_switchml_marked {
-    PKI_SWITCHML_OWN,    /* as all ranks mark this operation */
-    PKI_SWITCHML_MIXED,  /* what this rank has put in, and a larger one: another rank's, of another operation */
+    PKI_SWITCHML_OWN,   /* as all ranks mark this operation */
+    PKI_SWITCHML_MIXED, /* what this rank has put in, and a larger one: another rank's, of another operation */
     /* Without what this rank has put in: the reply is of an operation that is over, whatever others call. With an exponent it is
      * known as one only by a smaller mark, and is MIXED else. */
     PKI_SWITCHML_FOREIGN

@@ -12,10 +12,10 @@
 #define PKI_SWITCHML_ELEMENTS_MAX 256
 #define PKI_SWITCHML_PACKET_MAX (PKI_SWITCHML_HEADER_BYTES + 4 * PKI_SWITCHML_ELEMENTS_MAX)
 #define PKI_SWITCHML_WORKERS_MAX 32
-#define PKI_SWITCHML_SLOTS_MAX 8191 /* the switch has 16,384 registers, two a slot */
-#define PKI_SWITCHML_SET 0x8000u    /* of a pool index; the slot is below */
+#define PKI_SWITCHML_SLOTS_MAX 8191        /* the switch has 16,384 registers, two a slot */
+#define PKI_SWITCHML_SET 0x8000u           /* of a pool index; the slot is below */
 #define PKI_SWITCHML_MARKS_DIFFER INT8_MAX /* for the second exponent of a reply, and no rank's mark: larger than each of them */
-#define PKI_SWITCHML_THREADS_MAX 16 /* of a worker, each with a UDP port: they follow one another */
+#define PKI_SWITCHML_THREADS_MAX 16        /* of a worker, each with a UDP port: they follow one another */
 
 struct pki_switchml_packet {
     uint32_t id;    /* of the packet within its job */

@@ -15,14 +15,14 @@
 
 #define FILE_MAX_BYTES 65536
 
-static const struct pki_switchml_settings defaults = {
-    .port = PKI_SWITCHML_PORT,
-    .elements = 256,
-    .window = PKI_SWITCHML_WINDOW,
-    .threads = 1,
-    .timing = { .timeout_ns = PKI_SWITCHML_TIMEOUT_NS, .least_ns = PKI_SWITCHML_TIMEOUT_LEAST_NS,
-                .threshold = PKI_SWITCHML_THRESHOLD, .increment = PKI_SWITCHML_INCREMENT }
-};
+static const struct pki_switchml_settings defaults = { .port = PKI_SWITCHML_PORT,
+                                                       .elements = 256,
+                                                       .window = PKI_SWITCHML_WINDOW,
+                                                       .threads = 1,
+                                                       .timing = { .timeout_ns = PKI_SWITCHML_TIMEOUT_NS,
+                                                                   .least_ns = PKI_SWITCHML_TIMEOUT_LEAST_NS,
+                                                                   .threshold = PKI_SWITCHML_THRESHOLD,
+                                                                   .increment = PKI_SWITCHML_INCREMENT } };
 
 enum key { HOST, PORT, ELEMENTS, WINDOW, THREADS, TIMEOUT, THRESHOLD, INCREMENT, NO_USE, KEYS };
 

@@ -45,13 +45,13 @@ struct pki_switchml_trip {
 
 struct pki_switchml_worker {
     struct pki_switchml_timing timing;
-    uint32_t window;                     /* W: packets on their way at most, slots of the aggregator that are this worker's */
-    uint32_t base;                       /* the first of these slots */
-    uint32_t shift;                      /* place of the job's packet 0 */
-    uint8_t job;                         /* number of the job, low 8 bits */
-    uint32_t packets;                    /* of the job; */
-    uint32_t ahead;                      /* of them on their way at a time; */
-    uint32_t replies;                    /* that have come; */
+    uint32_t window;  /* W: packets on their way at most, slots of the aggregator that are this worker's */
+    uint32_t base;    /* the first of these slots */
+    uint32_t shift;   /* place of the job's packet 0 */
+    uint8_t job;      /* number of the job, low 8 bits */
+    uint32_t packets; /* of the job; */
+    uint32_t ahead;   /* of them on their way at a time; */
+    uint32_t replies; /* that have come; */
     struct pki_switchml_trip trip;
     uint32_t sends;                      /* packets sent so far, and again; */
     uint32_t answered;                   /* and the last of them that is known to have been answered */

@@ -26,18 +26,18 @@
 /* ---- Messages on the ordered control channel of a pair ---- */
 
 enum pki_msg_kind {
-    PKI_MSG_EAGER = 1, /* payload is the whole transfer; iface->caps.eager_credits: and a CREDIT of `bytes` */
-    PKI_MSG_RTS,       /* sender: my transfer is ready and not eager; grant it (offset unused, bytes = its length) */
-    PKI_MSG_CTS,       /* receiver: put it at region + offset; `signal_slot`, `signal_value` when the pair has signals */
-    PKI_MSG_DATA,      /* payload is bytes [offset, offset + payload) of a granted transfer */
-    PKI_MSG_FIN,       /* sender: bytes up to `offset` of a granted transfer are in place */
-    PKI_MSG_CREDIT,    /* receiver: `bytes` of eager payload have been consumed, and `offset` that went before a CTS */
+    PKI_MSG_EAGER = 1,  /* payload is the whole transfer; iface->caps.eager_credits: and a CREDIT of `bytes` */
+    PKI_MSG_RTS,        /* sender: my transfer is ready and not eager; grant it (offset unused, bytes = its length) */
+    PKI_MSG_CTS,        /* receiver: put it at region + offset; `signal_slot`, `signal_value` when the pair has signals */
+    PKI_MSG_DATA,       /* payload is bytes [offset, offset + payload) of a granted transfer */
+    PKI_MSG_FIN,        /* sender: bytes up to `offset` of a granted transfer are in place */
+    PKI_MSG_CREDIT,     /* receiver: `bytes` of eager payload have been consumed, and `offset` that went before a CTS */
     PKI_MSG_BOUNCE_REQ, /* sender, granted BOUNCE: a place for the `signal_value` bytes at `offset`, please */
     /* receiver: the oldest BOUNCE_REQ without an answer goes to `offset`, an address here with room for `signal_value` bytes */
     PKI_MSG_BOUNCE_CREDIT,
-    PKI_MSG_OFFER,     /* sender, after a COOP grant: all bytes lie at address `offset`; take pieces too */
-    PKI_MSG_ATS,       /* receiver: all bytes of an offered transfer are in place */
-    PKI_MSG_WHO,       /* I have waited long: question `offset`, how far are you? */
+    PKI_MSG_OFFER, /* sender, after a COOP grant: all bytes lie at address `offset`; take pieces too */
+    PKI_MSG_ATS,   /* receiver: all bytes of an offered transfer are in place */
+    PKI_MSG_WHO,   /* I have waited long: question `offset`, how far are you? */
     /* the answer to question `offset`: `op` is my last collective, `bytes` 1 + the rank that I wait for, or 0 */
     PKI_MSG_HERE,
     PKI_MSG_MAP,       /* map my `region`, and say where it is then */
@@ -49,7 +49,7 @@ enum pki_msg_kind {
 };
 
 #define PKI_CTS_JOINED 1u /* the start signal opens no later than that of the pair's CTS before it */
-#define PKI_CTS_DATA 32u /* of what was OFFERed and cannot be fetched: send it as DATA, from `offset` on */
+#define PKI_CTS_DATA 32u  /* of what was OFFERed and cannot be fetched: send it as DATA, from `offset` on */
 /* SIDE, to the transport alone: a shutdown message in good order, which nothing that this rank has sent may come after */
 #define PKI_SIDE_SHUTDOWN 1u
 #define PKI_MSG_FLAG_COLL 1u     /* `op` is a collective's number, else the pair's send number */
@@ -59,8 +59,8 @@ enum pki_msg_kind {
 #define PKI_MSG_FLAG_BOUNCE 16u  /* CTS: the bytes go by BOUNCE_REQ and BOUNCE_CREDIT, a piece at a time */
 /* CTS of host memory: both ends may move pieces, claimed in slot signal_slot under signal_value */
 #define PKI_MSG_FLAG_COOP 32u
-#define PKI_MSG_FLAG_CTRL 64u    /* CTS of host memory: send it as DATA, for it is worked on as it comes */
-#define PKI_MSG_FLAG_GET 128u    /* CTS with CTRL: or OFFER all of it; the receiver gets and works on a piece at a time */
+#define PKI_MSG_FLAG_CTRL 64u /* CTS of host memory: send it as DATA, for it is worked on as it comes */
+#define PKI_MSG_FLAG_GET 128u /* CTS with CTRL: or OFFER all of it; the receiver gets and works on a piece at a time */
 
 /* Which transfer a message speaks of: op and index, within flags' COLL and CAPTURED and the direction (LL, DEVICE, BOUNCE,
  * COOP, CTRL and GET are no part of it). EAGER carries only the first 16 bytes, and `bytes` where iface->caps.eager_credits. */
@@ -74,7 +74,7 @@ struct pki_msg {
     uint64_t bytes;
     uint32_t region; /* id of an exported region (owner's numbering); 0: `offset` is an address in the owner's process */
     uint16_t signal_slot;
-    uint16_t extra;      /* CTS: PKI_CTS_*; SIDE: PKI_SIDE_*. Else the transport's own, and 0 where the engine sees it */
+    uint16_t extra;        /* CTS: PKI_CTS_*; SIDE: PKI_SIDE_*. Else the transport's own, and 0 where the engine sees it */
     uint32_t signal_value; /* start signal opens at signal_value; done signal at signal_value too */
     /* set by the transport on receipt and by the caller of send: bytes that follow, <= iface->caps.msg_payload_max */
     uint32_t payload;
@@ -116,7 +116,7 @@ struct pki_signal_slot {
     _Atomic uint32_t start, done;
     _Atomic uint64_t claim;
     _Atomic uint32_t moved;
-    uint32_t value;  /* cells: that opens start and done */
+    uint32_t value; /* cells: that opens start and done */
     uint64_t offset, bytes;
     uint32_t region, sig;
     uint8_t pad[16]; /* a slot a cache line: the CPU polls one word while a GPU writes the neighbour's */
@@ -165,20 +165,20 @@ struct pki_iface {
     /* set by progress, at first -1: readable when progress has something to do; -1: nothing tells, so poll */
     int fd;
     struct pki_counts counts;
-    bool in_threads;        /* threads of the kernel move every byte: who waits long sleeps soon, or they have no core */
+    bool in_threads; /* threads of the kernel move every byte: who waits long sleeps soon, or they have no core */
 };
 
 /* Why an endpoint has failed, for the error record of the operation that finds out, perhaps later and in another thread. */
 struct pki_cause {
-    int sys_errno;  /* of the system call that failed, or 0; while CONNECTING, of the last attempt */
+    int sys_errno;   /* of the system call that failed, or 0; while CONNECTING, of the last attempt */
     bool peer_ended; /* the peer's process has */
-    char text[252]; /* empty: nothing has failed */
+    char text[252];  /* empty: nothing has failed */
 };
 
 /* How an endpoint ends in good order. */
 struct pki_farewell {
-    bool theirs;  /* set by the engine: the peer has said that it leaves, and that it cannot be reached any more is no failure */
-    bool mine;    /* set by the engine: nothing more is sent. Progress sends the shutdown message behind all that was sent */
+    bool theirs; /* set by the engine: the peer has said that it leaves, and that it cannot be reached any more is no failure */
+    bool mine;   /* set by the engine: nothing more is sent. Progress sends the shutdown message behind all that was sent */
     /* set to true by ep_connect where there is such a message, and to false by progress when all has arrived, nobody would
      * read it, or it was long enough */
     bool lingers;
@@ -205,7 +205,7 @@ struct pki_ep {
     int rank, peer;
     int64_t peer_pid;
     bool same_process;
-    enum pki_ep_state state; /* set by the transport alone: pki_ep_enter */
+    enum pki_ep_state state;   /* set by the transport alone: pki_ep_enter */
     enum pki_ep_copies copies; /* the transport's: VARY and TWO_FAST may change with every message, ONE_FAST stays */
     bool can_put; /* set by ep_connect: put works to this peer; no longer once a put or get has returned PK_ERR_UNSUPPORTED */
     struct pki_farewell farewell;
@@ -230,12 +230,12 @@ struct pki_ep {
      * the peer cannot tell. */
     const _Atomic uint32_t *revoked;
     struct pki_cause cause; /* set by pki_ep_fail: of the first failure */
-    const char *report; /* the transport's, for people: what keeps it, as of lately. NULL or empty: nothing does */
+    const char *report;     /* the transport's, for people: what keeps it, as of lately. NULL or empty: nothing does */
 };
 
 /* What has happened. It lies in whatever it is about. */
 enum pki_event_kind {
-    PKI_EVENT_PUT,       /* A put has ended, with put->result: struct pki_put, which is the engine's again. */
+    PKI_EVENT_PUT, /* A put has ended, with put->result: struct pki_put, which is the engine's again. */
     /* More of a posted receive has come: struct pki_recv, which is the engine's again if `have` is all of it. */
     PKI_EVENT_RECEIVED,
     PKI_EVENT_UNEXPECTED /* Bytes of an eager put that no posted receive takes: struct pki_unexpected_put, the transport's. */
@@ -256,14 +256,14 @@ struct pki_put {
     bool is_get;     /* the other way: into `src` from `remote`. Only where ep->can_get, or `mapped` */
     bool eager_put;  /* the grant has not come: iface->caps.eager_put_max; `remote` counts from the transfer's first byte */
     size_t bytes;
-    size_t whole;    /* of the transfer that it is a part of. 0: it is all */
-    struct pki_msg about;        /* transports with `posts`: names the transfer; BOUNCE: there is none, `remote` is all */
+    size_t whole;                  /* of the transfer that it is a part of. 0: it is all */
+    struct pki_msg about;          /* transports with `posts`: names the transfer; BOUNCE: there is none, `remote` is all */
     struct pki_signal done_remote; /* opened behind the last byte, if its word is not NULL */
     /* Orders for kernels to give it to, where the transport copies between GPUs (device.h), or NULL */
     const struct pki_queue *lane;
-    struct pki_queue *queue;     /* a queue to put it in, with no completion wanted (never on the done queue), or NULL */
+    struct pki_queue *queue; /* a queue to put it in, with no completion wanted (never on the done queue), or NULL */
     pk_result_t result;
-    void *owner;                  /* the engine's; puts of one owner end in the order in which they were given */
+    void *owner;                      /* the engine's; puts of one owner end in the order in which they were given */
     struct pki_signal private_signal; /* the transport's */
 };
 
@@ -279,7 +279,7 @@ struct pki_recv {
     uint16_t index;
     uint32_t sig;
     uint64_t op;
-    void *owner;   /* the engine's. NULL: of a bounce buffer, of which the sender's engine tells, and no event comes */
+    void *owner;          /* the engine's. NULL: of a bounce buffer, of which the sender's engine tells, and no event comes */
     struct pki_list node; /* this and what follows are the transport's */
     unsigned fillers;
 };

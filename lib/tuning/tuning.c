@@ -48,8 +48,7 @@ static const struct entry entries[] = {
 #include "tuning/table.h"
 #undef PKI_TABLE_OF_PROCESS
 #undef VALUE
-#define VALUE(part, type, name, value) \
-    { #part, #name, (value), OF_RANK_0, offsetof(struct pki_agreed, part.name), sizeof(type) },
+#define VALUE(part, type, name, value) { #part, #name, (value), OF_RANK_0, offsetof(struct pki_agreed, part.name), sizeof(type) },
 #define PKI_TABLE_OF_RANK_0
 #include "tuning/table.h"
 #undef PKI_TABLE_OF_RANK_0
@@ -131,8 +130,9 @@ bool pki_tuning_row(const struct pki_agreed *agreed, size_t number, struct pki_t
 
     if (entry == NULL)
         return false;
-    *row = (struct pki_tuning_row){ .part = entry->part, .name = entry->name, .value = entry->usual, .usual = entry->usual,
-                                    .fixed = entry->home == NOWHERE };
+    *row = (struct pki_tuning_row){
+        .part = entry->part, .name = entry->name, .value = entry->usual, .usual = entry->usual, .fixed = entry->home == NOWHERE
+    };
     if (entry->home == OF_PROCESS)
         row->value = read_value(entry, &pki_tuning);
     else if (entry->home == OF_RANK_0)

@@ -17,9 +17,9 @@
 enum class { GLOBAL, LINK_LOCAL, VIRTUAL, LOOPBACK, UNUSABLE };
 
 /* Bridges of container engines and hypervisors have the same address on every machine; ends of tunnels reach the tunnel alone. */
-static const char *const virtual_names[] = { "docker", "podman", "virbr", "vnet", "veth", "br-", "cni", "flannel",
-                                             "cali", "cilium", "weave", "lxc", "lxd", "kube", "vmnet", "vbox",
-                                             "tun", "tap", "wg", "zt", "tailscale", "vpn", "ppp", "dummy" };
+static const char *const virtual_names[] = { "docker", "podman", "virbr", "vnet", "veth",      "br-",  "cni",   "flannel",
+                                             "cali",   "cilium", "weave", "lxc",  "lxd",       "kube", "vmnet", "vbox",
+                                             "tun",    "tap",    "wg",    "zt",   "tailscale", "vpn",  "ppp",   "dummy" };
 
 static bool is_virtual(const struct ifaddrs *i)
 {
@@ -54,20 +54,16 @@ static void copy_address(const struct ifaddrs *i, struct sockaddr_storage *out)
     pki_netif_set_port(out, 0);
 }
 
-static enum class classify(const struct ifaddrs *i, const char *names, bool loopback)
-{
+static enum class classify(const struct ifaddrs *i, const char *names, bool loopback) {
     struct sockaddr_storage address;
 
-    if (!has_address(i) || (i->ifa_flags & (IFF_UP | IFF_RUNNING)) != (IFF_UP | IFF_RUNNING))
-        return UNUSABLE;
-    if (names != NULL && !pki_netif_in_list(names, i->ifa_name))
-        return UNUSABLE;
+    if (!has_address(i) || (i->ifa_flags & (IFF_UP | IFF_RUNNING)) != (IFF_UP | IFF_RUNNING)) return UNUSABLE;
+    if (names != NULL && !pki_netif_in_list(names, i->ifa_name)) return UNUSABLE;
     copy_address(i, &address);
-    if (names == NULL && pki_netif_is_loopback(&address))
-        return loopback ? LOOPBACK : UNUSABLE;
+    if (names == NULL && pki_netif_is_loopback(&address)) return loopback ? LOOPBACK : UNUSABLE;
     /* what leads to no other machine and is on each of many interfaces takes no place of others */
-    if (names == NULL && is_virtual(i))
-        return address.ss_family == AF_INET6 && pki_netif_is_link_local(&address) ? UNUSABLE : VIRTUAL;
+    if (names == NULL && is_virtual(i)) return address.ss_family == AF_INET6 && pki_netif_is_link_local(&address) ? UNUSABLE
+                                                                                                                  : VIRTUAL;
     return pki_netif_is_link_local(&address) ? LINK_LOCAL : GLOBAL;
 }
 
@@ -88,7 +84,7 @@ static uint32_t key_of(const struct ifaddrs *all, const struct ifaddrs *i, enum 
     const unsigned family = i->ifa_addr->sa_family == AF_INET6;
     const unsigned place = names != NULL ? (unsigned)pki_netif_place(names, i->ifa_name) & 127 : 0;
 
-    return (uint32_t)class << 24 | nth(all, i, class, names, loopback) << 16 | place << 8 | family;
+    return (uint32_t) class << 24 | nth(all, i, class, names, loopback) << 16 | place << 8 | family;
 }
 
 int pki_netif_order(const struct ifaddrs *all, const char *names, bool loopback, struct pki_netif *out, int max)

@@ -41,7 +41,9 @@ static enum pki_log_level level_from_environment(void)
     for (size_t i = 0; i < sizeof level_names / sizeof level_names[0]; i++)
         if (strcmp(word, level_names[i]) == 0)
             return (enum pki_log_level)i;
-    emit(PKI_LOG_WARN, line, (size_t)snprintf(line, sizeof line - 1, TAG "PK_LOG=%.40s is not one of none, error, warn, info, debug; using warn", word));
+    emit(PKI_LOG_WARN, line,
+         (size_t)snprintf(line, sizeof line - 1, TAG "PK_LOG=%.40s is not one of none, error, warn, info, debug; using warn",
+                          word));
     return PKI_LOG_WARN;
 }
 
@@ -162,7 +164,8 @@ void pki_log_attempt(bool attempt)
     is_attempt = attempt;
 }
 
-static void fail(enum pki_log_level level, pk_result_t code, int sys_errno, const struct pki_where *where, const char *fmt, va_list args)
+static void fail(enum pki_log_level level, pk_result_t code, int sys_errno, const struct pki_where *where, const char *fmt,
+                 va_list args)
 {
     char line[LINE_BYTES] = TAG;
     char *text = line + TAG_BYTES;

@@ -18,9 +18,9 @@ bool pki_netif_in_list(const char *list, const char *name);
 int pki_netif_place(const char *list, const char *name);
 
 struct pki_netif {
-    char name[16]; /* empty: not known */
+    char name[16];                   /* empty: not known */
     struct sockaddr_storage address; /* port 0 */
-    int prefix; /* bits of the address that name its network; 0: not known */
+    int prefix;                      /* bits of the address that name its network; 0: not known */
 };
 
 #define PKI_NETIF_MAX 64 /* addresses that are looked at */
@@ -54,7 +54,7 @@ void pki_netif_loopback(struct sockaddr_storage *out); /* 127.0.0.1, port 0 */
 socklen_t pki_netif_bytes(const struct sockaddr_storage *address);
 bool pki_netif_is_loopback(const struct sockaddr_storage *address);
 bool pki_netif_is_link_local(const struct sockaddr_storage *address);
-int pki_netif_prefix(const struct sockaddr *mask, int family); /* bits of a netmask; NULL: 0 */
+int pki_netif_prefix(const struct sockaddr *mask, int family);                           /* bits of a netmask; NULL: 0 */
 bool pki_netif_same(const struct sockaddr_storage *a, const struct sockaddr_storage *b); /* with their ports */
 uint16_t pki_netif_port(const struct sockaddr_storage *address);
 void pki_netif_set_port(struct sockaddr_storage *address, uint16_t port);

@@ -5,7 +5,8 @@
 #include <cstdio>
 #include <vector>
 
-namespace {
+namespace
+{
 
 bool ok(pk_result_t result, const char *what)
 {

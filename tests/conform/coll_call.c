@@ -33,23 +33,34 @@ bool coll_has_out(const struct coll_facts *f, int rank, int root)
 pk_result_t coll_call(const struct coll_args *a)
 {
     switch (a->facts->op) {
-    case PK_OP_BARRIER: return pk_barrier(a->comm, a->stream);
-    case PK_OP_ALLGATHER: return pk_allgather(a->in, a->out, a->count, a->dtype, a->comm, a->stream);
-    case PK_OP_ALLREDUCE: return pk_allreduce(a->in, a->out, a->count, a->dtype, a->reduction, a->comm, a->stream);
-    case PK_OP_REDUCE_SCATTER: return pk_reduce_scatter(a->in, a->out, a->count, a->dtype, a->reduction, a->comm, a->stream);
-    case PK_OP_BROADCAST: return pk_broadcast(a->in, a->out, a->count, a->dtype, a->root, a->comm, a->stream);
-    case PK_OP_REDUCE: return pk_reduce(a->in, a->out, a->count, a->dtype, a->reduction, a->root, a->comm, a->stream);
-    case PK_OP_ALLTOALL: return pk_alltoall(a->in, a->out, a->count, a->dtype, a->comm, a->stream);
-    case PK_OP_GATHER: return pk_gather(a->in, a->out, a->count, a->dtype, a->root, a->comm, a->stream);
-    case PK_OP_SCATTER: return pk_scatter(a->in, a->out, a->count, a->dtype, a->root, a->comm, a->stream);
+    case PK_OP_BARRIER:
+        return pk_barrier(a->comm, a->stream);
+    case PK_OP_ALLGATHER:
+        return pk_allgather(a->in, a->out, a->count, a->dtype, a->comm, a->stream);
+    case PK_OP_ALLREDUCE:
+        return pk_allreduce(a->in, a->out, a->count, a->dtype, a->reduction, a->comm, a->stream);
+    case PK_OP_REDUCE_SCATTER:
+        return pk_reduce_scatter(a->in, a->out, a->count, a->dtype, a->reduction, a->comm, a->stream);
+    case PK_OP_BROADCAST:
+        return pk_broadcast(a->in, a->out, a->count, a->dtype, a->root, a->comm, a->stream);
+    case PK_OP_REDUCE:
+        return pk_reduce(a->in, a->out, a->count, a->dtype, a->reduction, a->root, a->comm, a->stream);
+    case PK_OP_ALLTOALL:
+        return pk_alltoall(a->in, a->out, a->count, a->dtype, a->comm, a->stream);
+    case PK_OP_GATHER:
+        return pk_gather(a->in, a->out, a->count, a->dtype, a->root, a->comm, a->stream);
+    case PK_OP_SCATTER:
+        return pk_scatter(a->in, a->out, a->count, a->dtype, a->root, a->comm, a->stream);
     case PK_OP_ALLGATHERV:
         return pk_allgatherv(a->in, a->count, a->out, a->out_counts, a->out_offsets, a->dtype, a->comm, a->stream);
     case PK_OP_ALLTOALLV:
-        return pk_alltoallv(a->in, a->in_counts, a->in_offsets, a->out, a->out_counts, a->out_offsets, a->dtype, a->comm, a->stream);
+        return pk_alltoallv(a->in, a->in_counts, a->in_offsets, a->out, a->out_counts, a->out_offsets, a->dtype, a->comm,
+                            a->stream);
     case PK_OP_GATHERV:
         return pk_gatherv(a->in, a->count, a->out, a->out_counts, a->out_offsets, a->dtype, a->root, a->comm, a->stream);
     case PK_OP_SCATTERV:
         return pk_scatterv(a->in, a->in_counts, a->in_offsets, a->out, a->count, a->dtype, a->root, a->comm, a->stream);
-    default: return PK_ERR_INTERNAL;
+    default:
+        return PK_ERR_INTERNAL;
     }
 }

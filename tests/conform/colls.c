@@ -212,9 +212,12 @@ static pk_result_t post_reduction(const struct work *w, const char *in, char *ou
     pk_stream_t stream = work_stream(w);
 
     switch (i->op) {
-    case OP_REDUCE: return pk_reduce(in, out, i->count, i->dtype, reduction, root_of(w), comm, stream);
-    case OP_ALLREDUCE: return pk_allreduce(in, out, i->count, i->dtype, reduction, comm, stream);
-    default: return pk_reduce_scatter(in, out, i->count, i->dtype, reduction, comm, stream);
+    case OP_REDUCE:
+        return pk_reduce(in, out, i->count, i->dtype, reduction, root_of(w), comm, stream);
+    case OP_ALLREDUCE:
+        return pk_allreduce(in, out, i->count, i->dtype, reduction, comm, stream);
+    default:
+        return pk_reduce_scatter(in, out, i->count, i->dtype, reduction, comm, stream);
     }
 }
 
@@ -251,15 +254,20 @@ static pk_result_t post(const struct work *w, char *source, char *result)
     if (i->number % 2 == 0 && !has_out(w))
         out = NULL;
     switch (i->op) {
-    case OP_BROADCAST: return pk_broadcast(in, out, i->count, i->dtype, root_of(w), comm, stream);
+    case OP_BROADCAST:
+        return pk_broadcast(in, out, i->count, i->dtype, root_of(w), comm, stream);
     case OP_REDUCE:
     case OP_ALLREDUCE:
     case OP_REDUCE_SCATTER:
         return i->reduction == REDUCTION_PREMUL ? post_premul(w, in, out) : post_reduction(w, in, out, i->reduction);
-    case OP_ALLGATHER: return pk_allgather(in, out, i->count, i->dtype, comm, stream);
-    case OP_ALLTOALL: return pk_alltoall(in, out, i->count, i->dtype, comm, stream);
-    case OP_GATHER: return pk_gather(in, out, i->count, i->dtype, root_of(w), comm, stream);
-    default: return pk_scatter(in, out, i->count, i->dtype, root_of(w), comm, stream);
+    case OP_ALLGATHER:
+        return pk_allgather(in, out, i->count, i->dtype, comm, stream);
+    case OP_ALLTOALL:
+        return pk_alltoall(in, out, i->count, i->dtype, comm, stream);
+    case OP_GATHER:
+        return pk_gather(in, out, i->count, i->dtype, root_of(w), comm, stream);
+    default:
+        return pk_scatter(in, out, i->count, i->dtype, root_of(w), comm, stream);
     }
 }
 
@@ -335,8 +343,7 @@ static void verify(const struct work *w, const char *source, const char *result)
     }
     if (in_place(w) && coll_of(w)->place == OUT_IS_PART)
         verify_others(w, result);
-    if (coll_of(w)->reduces && w->round > 0 &&
-        memcmp(result, buffer_view(&w->results[0]), result_bytes(w)) != 0)
+    if (coll_of(w)->reduces && w->round > 0 && memcmp(result, buffer_view(&w->results[0]), result_bytes(w)) != 0)
         fail(w->rank, "round %u: other bits than in round 0 from the same data", w->round);
 }
 

@@ -13,8 +13,26 @@
 #include "pickle/pickle.h"
 
 enum op {
-    OP_PINGPONG, OP_RING, OP_MANY, OP_EXCHANGE, OP_SELF, OP_MIXED, OP_BARRIER, OP_BROADCAST, OP_REDUCE, OP_ALLREDUCE, OP_REDUCE_SCATTER,
-    OP_ALLGATHER, OP_ALLGATHERV, OP_ALLTOALL, OP_ALLTOALLV, OP_GATHER, OP_GATHERV, OP_SCATTER, OP_SCATTERV, OPS
+    OP_PINGPONG,
+    OP_RING,
+    OP_MANY,
+    OP_EXCHANGE,
+    OP_SELF,
+    OP_MIXED,
+    OP_BARRIER,
+    OP_BROADCAST,
+    OP_REDUCE,
+    OP_ALLREDUCE,
+    OP_REDUCE_SCATTER,
+    OP_ALLGATHER,
+    OP_ALLGATHERV,
+    OP_ALLTOALL,
+    OP_ALLTOALLV,
+    OP_GATHER,
+    OP_GATHERV,
+    OP_SCATTER,
+    OP_SCATTERV,
+    OPS
 };
 enum ending { END_BLOCKING, END_HOST, END_CUDA, ENDINGS };
 enum place { PLACE_HOST, PLACE_DEVICE };
@@ -22,7 +40,7 @@ enum root { ROOT_FIRST, ROOT_LAST, ROOT_MIDDLE, ROOTS };
 enum misalign { ALIGNED, BY_ELEMENT, BY_BYTES, MISALIGNS };
 
 struct config {
-    int ranks;       /* threads of this process */
+    int ranks; /* threads of this process */
     unsigned cases, stride;
     uint64_t seed;
     bool processes, cuda, errors;
@@ -45,8 +63,8 @@ struct item {
     bool grouped;    /* all in one group */
     pk_op_t reduction;
     enum root root;
-    int ranks;       /* the first so many take part */
-    int algorithm;   /* PK_ALGORITHM of the communicator: index in `algorithms` */
+    int ranks;     /* the first so many take part */
+    int algorithm; /* PK_ALGORITHM of the communicator: index in `algorithms` */
 };
 
 #define REDUCTION_PREMUL ((pk_op_t)PK_OP_COUNT) /* here alone: sums made by pk_op_create_premul, with data_factor's */
@@ -71,9 +89,9 @@ struct rank {
     pk_comm_config_t comm_config;
     pk_stream_t streams[ENDINGS];
     struct watch *watch;
-    bool ok;                  /* of the case at hand, here */
+    bool ok; /* of the case at hand, here */
     char failure[WHAT_BYTES * 2];
-    unsigned passed, failed;  /* the same on all ranks */
+    unsigned passed, failed; /* the same on all ranks */
 };
 
 /* main.c */
@@ -139,7 +157,7 @@ bool buffer_guards(const struct buffer *buffer);
 struct work {
     struct rank *rank;
     const struct item *item;
-    size_t bytes;    /* count * width */
+    size_t bytes;           /* count * width */
     unsigned rounds, round; /* in all; the one at hand */
     struct buffer sources[ROUNDS_MAX], results[ROUNDS_MAX];
     struct buffer factor; /* of REDUCTION_PREMUL */

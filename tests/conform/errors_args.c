@@ -36,8 +36,10 @@ static void wrong_peer(struct rank *r)
     expect(r, pk_send(source, 1, PK_F32, -1, r->comm, PK_BLOCKING), PK_ERR_ARG, "pk_send(peer = -1)");
     expect(r, pk_recv(result, 1, PK_F32, r->size + 7, r->comm, PK_BLOCKING), PK_ERR_ARG, "pk_recv(peer = size + 7)");
     expect(r, pk_recv(result, 1, PK_F32, -1, r->comm, r->streams[END_HOST]), PK_ERR_ARG, "pk_recv(peer = -1, stream)");
-    expect(r, pk_send(source, 1, PK_F32, r->rank, r->comm, PK_BLOCKING), PK_ERR_ARG, "blocking pk_send to oneself outside a group");
-    expect(r, pk_recv(result, 1, PK_F32, r->rank, r->comm, PK_BLOCKING), PK_ERR_ARG, "blocking pk_recv from oneself outside a group");
+    expect(r, pk_send(source, 1, PK_F32, r->rank, r->comm, PK_BLOCKING), PK_ERR_ARG,
+           "blocking pk_send to oneself outside a group");
+    expect(r, pk_recv(result, 1, PK_F32, r->rank, r->comm, PK_BLOCKING), PK_ERR_ARG,
+           "blocking pk_recv from oneself outside a group");
 }
 
 static void wrong_type(struct rank *r)
@@ -66,7 +68,8 @@ static void wrong_buffer(struct rank *r)
     expect(r, pk_allreduce(source, NULL, 1, PK_F32, PK_SUM, r->comm, PK_BLOCKING), PK_ERR_ARG, "pk_allreduce(recvbuf NULL)");
     expect(r, pk_allreduce(source, source + 1, 8, PK_F32, PK_SUM, r->comm, PK_BLOCKING), PK_ERR_ARG, "pk_allreduce, overlapping");
     /* One element after the place of a rank is no rank's place. */
-    expect(r, pk_allgather(result + 8 * r->rank + 1, result, 8, PK_F32, r->comm, PK_BLOCKING), PK_ERR_ARG, "pk_allgather, overlapping");
+    expect(r, pk_allgather(result + 8 * r->rank + 1, result, 8, PK_F32, r->comm, PK_BLOCKING), PK_ERR_ARG,
+           "pk_allgather, overlapping");
 }
 
 static void wrong_group(struct rank *r)
@@ -131,7 +134,8 @@ static void wrong_registration(struct rank *r)
     expect(r, pk_register(r->comm, NULL, 64), PK_ERR_ARG, "pk_register(NULL)");
     expect(r, pk_register(r->comm, source, 0), PK_ERR_ARG, "pk_register(0 bytes)");
     expect(r, pk_register(r->comm, source, SIZE_MAX), PK_ERR_ARG, "pk_register(SIZE_MAX bytes)");
-    expect(r, pk_register(r->comm, source, UINTPTR_MAX - (uintptr_t)source + 1), PK_ERR_ARG, "pk_register up to where addresses begin again");
+    expect(r, pk_register(r->comm, source, UINTPTR_MAX - (uintptr_t)source + 1), PK_ERR_ARG,
+           "pk_register up to where addresses begin again");
     expect(r, pk_deregister(r->comm, source, SIZE_MAX), PK_ERR_ARG, "pk_deregister of what was refused");
     expect(r, pk_deregister(r->comm, source, 64), PK_ERR_ARG, "pk_deregister of what was never registered");
     expect(r, pk_register(r->comm, source, 64), PK_OK, "pk_register of host memory");
@@ -161,10 +165,14 @@ static void error_record(struct rank *r)
 void run_argument_errors(struct rank *rank)
 {
     static const struct special cases[] = {
-        { "errors: null communicator", wrong_communicator }, { "errors: peer", wrong_peer },
-        { "errors: type and reduction", wrong_type },        { "errors: buffers", wrong_buffer },
-        { "errors: groups", wrong_group },                   { "errors: streams", wrong_stream },
-        { "errors: structs and init", wrong_structs },       { "errors: registration", wrong_registration },
+        { "errors: null communicator", wrong_communicator },
+        { "errors: peer", wrong_peer },
+        { "errors: type and reduction", wrong_type },
+        { "errors: buffers", wrong_buffer },
+        { "errors: groups", wrong_group },
+        { "errors: streams", wrong_stream },
+        { "errors: structs and init", wrong_structs },
+        { "errors: registration", wrong_registration },
         { "errors: the record", error_record },
     };
 

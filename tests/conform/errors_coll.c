@@ -27,8 +27,15 @@ static void good_open(struct good *g, struct rank *r, const struct coll_facts *f
     g->out = g->in + floats;
     for (int i = 0; i < r->size; i++)
         g->counts[i] = COUNT;
-    g->args = (struct coll_args){ .facts = f, .in = g->in, .out = g->out, .count = COUNT, .dtype = PK_F32, .comm = r->comm,
-                                  .stream = PK_BLOCKING, .in_counts = g->counts, .out_counts = g->counts };
+    g->args = (struct coll_args){ .facts = f,
+                                  .in = g->in,
+                                  .out = g->out,
+                                  .count = COUNT,
+                                  .dtype = PK_F32,
+                                  .comm = r->comm,
+                                  .stream = PK_BLOCKING,
+                                  .in_counts = g->counts,
+                                  .out_counts = g->counts };
 }
 
 static void refused(struct rank *r, const struct coll_args *args, const char *what)
@@ -173,7 +180,7 @@ static void wrong_arguments(struct rank *r)
 struct disagreement {
     const char *what;
     void (*change)(struct coll_args *args, const struct rank *r); /* on rank 0 */
-    const char *words[2]; /* that a text about it has to have; NULL: any */
+    const char *words[2];                                         /* that a text about it has to have; NULL: any */
     bool (*applies)(const struct coll_facts *f);
 };
 

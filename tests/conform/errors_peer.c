@@ -235,7 +235,8 @@ static void *abort_soon(void *arg)
 }
 
 /* Every rank waits in `block`; rank 0 is aborted by a second thread. */
-static void abort_while(struct rank *r, pk_result_t (*block)(struct rank *r, pk_comm_t *comm), bool (*waits)(const struct rank *r))
+static void abort_while(struct rank *r, pk_result_t (*block)(struct rank *r, pk_comm_t *comm),
+                        bool (*waits)(const struct rank *r))
 {
     pk_comm_t *comm = throwaway(r, LONG_MS);
     struct aborter aborter = { .comm = comm };
@@ -336,11 +337,17 @@ static void abort_collective(struct rank *r)
 void run_peer_errors(struct rank *rank)
 {
     static const struct special cases[] = {
-        { "peers: other size, small", mismatch_small },   { "peers: other size, large", mismatch_large },
-        { "peers: other size, middle", mismatch_middle }, { "peers: other operation", mismatch_operation }, { "peers: other count", mismatch_count },
-        { "peers: timeout of a receive", timeout_receive }, { "peers: timeout in a host stream", timeout_stream },
-        { "peers: timeout of a collective", timeout_collective }, { "peers: abort in a receive", abort_receive },
-        { "peers: abort in a large send", abort_send },   { "peers: abort in a host stream", abort_stream },
+        { "peers: other size, small", mismatch_small },
+        { "peers: other size, large", mismatch_large },
+        { "peers: other size, middle", mismatch_middle },
+        { "peers: other operation", mismatch_operation },
+        { "peers: other count", mismatch_count },
+        { "peers: timeout of a receive", timeout_receive },
+        { "peers: timeout in a host stream", timeout_stream },
+        { "peers: timeout of a collective", timeout_collective },
+        { "peers: abort in a receive", abort_receive },
+        { "peers: abort in a large send", abort_send },
+        { "peers: abort in a host stream", abort_stream },
         { "peers: abort in a collective", abort_collective },
     };
 

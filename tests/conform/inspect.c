@@ -70,8 +70,13 @@ static void steps(struct rank *r)
         abort();
     for (int k = 0; r->ok && k < COLLS * 5 * 2; k++) {
         const struct coll_facts *f = &coll_facts[k / 10];
-        struct coll_args a = { .facts = f, .count = counts[k / 2 % 5], .dtype = PK_F32, .comm = r->comm, .stream = PK_BLOCKING,
-                               .in_counts = lengths, .out_counts = lengths };
+        struct coll_args a = { .facts = f,
+                               .count = counts[k / 2 % 5],
+                               .dtype = PK_F32,
+                               .comm = r->comm,
+                               .stream = PK_BLOCKING,
+                               .in_counts = lengths,
+                               .out_counts = lengths };
 
         for (int i = 0; i < r->size; i++)
             lengths[i] = a.count;
@@ -109,7 +114,8 @@ static void explanations(struct rank *r)
     expect(r, pk_explain(r->comm, PK_OP_SEND, 100, PK_F32, PK_MEM_HOST, 0, peer, &said), PK_OK, "pk_explain(send)");
     if (said.transports[0] == '\0')
         fail(r, "pk_explain(send) names no transport");
-    expect(r, pk_explain(r->comm, PK_OP_SEND, 100, PK_F32, PK_MEM_HOST, 0, r->size, &said), PK_ERR_ARG, "pk_explain(peer = size)");
+    expect(r, pk_explain(r->comm, PK_OP_SEND, 100, PK_F32, PK_MEM_HOST, 0, r->size, &said), PK_ERR_ARG,
+           "pk_explain(peer = size)");
     expect(r, pk_explain(r->comm, (pk_op_kind_t)15, 100, PK_F32, PK_MEM_HOST, 0, peer, &said), PK_ERR_ARG, "pk_explain(op 15)");
     expect(r, pk_explain(r->comm, PK_OP_BROADCAST, 100, PK_F64, PK_MEM_HOST, 0, r->size, &said), PK_ERR_ARG,
            "pk_explain(root = size)");

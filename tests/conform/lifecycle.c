@@ -166,7 +166,8 @@ static void abort_init_anywhere(struct rank *r)
         pk_comm_t *comm = NULL;
         pk_unique_id_t id;
 
-        if (!new_id(r, &id) || !expect(r, pk_comm_init_rank(&comm, r->size, r->rank, &id, &config), PK_IN_PROGRESS, "nonblocking init"))
+        if (!new_id(r, &id) ||
+            !expect(r, pk_comm_init_rank(&comm, r->size, r->rank, &id, &config), PK_IN_PROGRESS, "nonblocking init"))
             return;
         usleep((useconds_t)(turn * 300));
         if (r->rank == turn % r->size)
@@ -204,7 +205,8 @@ static void opposite_order(struct rank *r)
         for (int k = 0; k < 2; k++) {
             int c = (first + k) % 2;
 
-            expect(r, pk_allreduce(own[c], sum[c], 16, PK_INT32, PK_SUM, comms[c], streams[c]), PK_OK, "pk_allreduce in a host stream");
+            expect(r, pk_allreduce(own[c], sum[c], 16, PK_INT32, PK_SUM, comms[c], streams[c]), PK_OK,
+                   "pk_allreduce in a host stream");
         }
         expect(r, pk_stream_synchronize(streams[1 - first]), PK_OK, "pk_stream_synchronize");
         expect(r, pk_stream_synchronize(streams[first]), PK_OK, "pk_stream_synchronize");
@@ -501,7 +503,8 @@ void run_lifecycle(struct rank *rank)
         { "life: splits that are refused", split_refused },
         { "life: descriptors", descriptors },
     };
-    static const struct special between[] = { /* more than one rank */
+    static const struct special between[] = {
+        /* more than one rank */
         { "life: abort of an init", abort_init },
         { "life: abort of an init by one rank", abort_init_elsewhere },
         { "life: abort of an init at any moment", abort_init_anywhere },

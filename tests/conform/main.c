@@ -322,32 +322,60 @@ static unsigned long number(const char *text, unsigned long min, unsigned long m
 static void parse(int argc, char **argv, struct config *c)
 {
     static const struct option options[] = {
-        { "ranks", required_argument, NULL, 'r' },   { "cases", required_argument, NULL, 'c' },
-        { "stride", required_argument, NULL, 'k' },
-        { "seed", required_argument, NULL, 's' },    { "threads", no_argument, NULL, 't' },
-        { "env", no_argument, NULL, 'e' },           { "memory", required_argument, NULL, 'm' },
-        { "max-bytes", required_argument, NULL, 'b' }, { "filter", required_argument, NULL, 'f' },
-        { "no-errors", no_argument, NULL, 'n' },     { "watchdog", required_argument, NULL, 'w' },
-        { NULL, 0, NULL, 0 },
+        { "ranks", required_argument, NULL, 'r' },    { "cases", required_argument, NULL, 'c' },
+        { "stride", required_argument, NULL, 'k' },   { "seed", required_argument, NULL, 's' },
+        { "threads", no_argument, NULL, 't' },        { "env", no_argument, NULL, 'e' },
+        { "memory", required_argument, NULL, 'm' },   { "max-bytes", required_argument, NULL, 'b' },
+        { "filter", required_argument, NULL, 'f' },   { "no-errors", no_argument, NULL, 'n' },
+        { "watchdog", required_argument, NULL, 'w' }, { NULL, 0, NULL, 0 },
     };
     int letter;
 
-    *c = (struct config){ .ranks = 4, .cases = 1000, .stride = 1, .seed = 1, .processes = launched(), .errors = true, .max_bytes = 4 << 20,
+    *c = (struct config){ .ranks = 4,
+                          .cases = 1000,
+                          .stride = 1,
+                          .seed = 1,
+                          .processes = launched(),
+                          .errors = true,
+                          .max_bytes = 4 << 20,
                           .watchdog_s = 100 };
     while ((letter = getopt_long(argc, argv, "", options, NULL)) != -1) {
         switch (letter) {
-        case 'r': c->ranks = (int)number(optarg, 1, RANKS_MAX); break;
-        case 'c': c->cases = (unsigned)number(optarg, 0, CASES_MAX); break;
-        case 'k': c->stride = (unsigned)number(optarg, 1, CASES_MAX); break;
-        case 's': c->seed = number(optarg, 0, 1ul << 40); break;
-        case 't': c->processes = false; break;
-        case 'e': c->processes = true; break;
-        case 'm': c->cuda = strcmp(optarg, "cuda") == 0; break;
-        case 'b': c->max_bytes = number(optarg, 64, 1ul << 34); break;
-        case 'f': c->filter = optarg; break;
-        case 'n': c->errors = false; break;
-        case 'w': c->watchdog_s = (unsigned)number(optarg, 1, 3600); break;
-        default: bad_usage();
+        case 'r':
+            c->ranks = (int)number(optarg, 1, RANKS_MAX);
+            break;
+        case 'c':
+            c->cases = (unsigned)number(optarg, 0, CASES_MAX);
+            break;
+        case 'k':
+            c->stride = (unsigned)number(optarg, 1, CASES_MAX);
+            break;
+        case 's':
+            c->seed = number(optarg, 0, 1ul << 40);
+            break;
+        case 't':
+            c->processes = false;
+            break;
+        case 'e':
+            c->processes = true;
+            break;
+        case 'm':
+            c->cuda = strcmp(optarg, "cuda") == 0;
+            break;
+        case 'b':
+            c->max_bytes = number(optarg, 64, 1ul << 34);
+            break;
+        case 'f':
+            c->filter = optarg;
+            break;
+        case 'n':
+            c->errors = false;
+            break;
+        case 'w':
+            c->watchdog_s = (unsigned)number(optarg, 1, 3600);
+            break;
+        default:
+            bad_usage();
         }
     }
     if (c->processes)

@@ -5,8 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#define EDGE 4096    /* elements at both ends that are all looked at */
-#define SOME 40000   /* and about so many in between */
+#define EDGE 4096  /* elements at both ends that are all looked at */
+#define SOME 40000 /* and about so many in between */
 
 /* How a float type divides its bits; no exponent bits: an integer. */
 struct format {
@@ -15,10 +15,10 @@ struct format {
 };
 
 static const struct format formats[PK_DTYPE_COUNT] = {
-    [PK_INT8] = { 1, 0, 0, true, false },    [PK_UINT8] = { 1, 0, 0, false, false },  [PK_INT32] = { 4, 0, 0, true, false },
-    [PK_UINT32] = { 4, 0, 0, false, false }, [PK_INT64] = { 8, 0, 0, true, false },   [PK_UINT64] = { 8, 0, 0, false, false },
-    [PK_F16] = { 2, 5, 10, true, true },     [PK_BF16] = { 2, 8, 7, true, true },     [PK_F32] = { 4, 8, 23, true, true },
-    [PK_F64] = { 8, 11, 52, true, true },    [PK_F8E4M3] = { 1, 4, 3, true, false },  [PK_F8E5M2] = { 1, 5, 2, true, true },
+    [PK_INT8] = { 1, 0, 0, true, false },    [PK_UINT8] = { 1, 0, 0, false, false }, [PK_INT32] = { 4, 0, 0, true, false },
+    [PK_UINT32] = { 4, 0, 0, false, false }, [PK_INT64] = { 8, 0, 0, true, false },  [PK_UINT64] = { 8, 0, 0, false, false },
+    [PK_F16] = { 2, 5, 10, true, true },     [PK_BF16] = { 2, 8, 7, true, true },    [PK_F32] = { 4, 8, 23, true, true },
+    [PK_F64] = { 8, 11, 52, true, true },    [PK_F8E4M3] = { 1, 4, 3, true, false }, [PK_F8E5M2] = { 1, 5, 2, true, true },
 };
 
 static int bias_of(const struct format *f)

@@ -10,7 +10,19 @@
 #include <string.h>
 
 enum factor {
-    F_OP, F_DTYPE, F_SIZE, F_IN_PLACE, F_ENDING, F_PLACE, F_MISALIGN, F_ROUNDS, F_GROUPED, F_REDUCTION, F_ROOT, F_RANKS, F_ALGORITHM,
+    F_OP,
+    F_DTYPE,
+    F_SIZE,
+    F_IN_PLACE,
+    F_ENDING,
+    F_PLACE,
+    F_MISALIGN,
+    F_ROUNDS,
+    F_GROUPED,
+    F_REDUCTION,
+    F_ROOT,
+    F_RANKS,
+    F_ALGORITHM,
     FACTORS
 };
 
@@ -22,18 +34,20 @@ enum factor {
 static const struct {
     size_t elements, bytes;
 } sizes[] = {
-    { 0, 0 },     { 1, 0 },        { 3, 0 },      { 7, 0 },          { 0, 40 },      { 1, 40 },         { 0, 64 },     { 1000, 0 },
-    { 0, 4096 },  { 1, 4096 },     { 0, 8192 },   { 1, 8192 },       { 0, 16384 },   { 3, 16384 },      { 0, 32768 },  { 1, 32768 },
-    { 5, 65536 }, { 100000, 0 },   { 3, 262144 }, { 0, 1 << 20 },    { 1, 1 << 20 }, { 7, 3 << 20 },    { 0, SIZE_MAX / 2 },
+    { 0, 0 },     { 1, 0 },      { 3, 0 },      { 7, 0 },       { 0, 40 },      { 1, 40 },      { 0, 64 },           { 1000, 0 },
+    { 0, 4096 },  { 1, 4096 },   { 0, 8192 },   { 1, 8192 },    { 0, 16384 },   { 3, 16384 },   { 0, 32768 },        { 1, 32768 },
+    { 5, 65536 }, { 100000, 0 }, { 3, 262144 }, { 0, 1 << 20 }, { 1, 1 << 20 }, { 7, 3 << 20 }, { 0, SIZE_MAX / 2 },
 };
 
 static const unsigned rounds[] = { 1, 2, 4 };
-static const char *const op_names[OPS] = { "pingpong",  "ring",       "many",     "exchange",  "self",           "mixed",     "barrier",
-                                           "broadcast", "reduce",     "allreduce", "reduce_scatter", "allgather", "allgatherv",
-                                           "alltoall",  "alltoallv",  "gather",   "gatherv",   "scatter",        "scatterv" };
+static const char *const op_names[OPS] = { "pingpong",       "ring",      "many",       "exchange", "self",
+                                           "mixed",          "barrier",   "broadcast",  "reduce",   "allreduce",
+                                           "reduce_scatter", "allgather", "allgatherv", "alltoall", "alltoallv",
+                                           "gather",         "gatherv",   "scatter",    "scatterv" };
 static const char *const reduction_names[REDUCTIONS] = { "sum", "prod", "min", "max", "avg", "premul sum" };
 static const char *const root_names[ROOTS] = { "first", "last", "middle" };
-const char *const algorithms[] = { NULL, "direct", "flat", "ring", "doubling", "halving", "tree", "staggered", "hier", "leader", "detour" };
+const char *const algorithms[] = { NULL,   "direct",    "flat", "ring",   "doubling", "halving",
+                                   "tree", "staggered", "hier", "leader", "detour" };
 static const char *const ending_names[ENDINGS] = { "blocking", "host stream", "cuda stream" };
 static const char *const misalign_names[MISALIGNS] = { "aligned", "off by an element", "off by bytes" };
 
@@ -204,9 +218,9 @@ void describe(const struct item *item, char *what)
 
     if (is_reduction(item->op))
         snprintf(special, sizeof special, " %s", reduction_names[item->reduction]);
-    snprintf(what, WHAT_BYTES, "case %u: %s %s%s count %zu%s, %d ranks, %s, root %s, %s, %s memory, %s, %u rounds%s", item->number,
-             op_names[item->op], pk_dtype_name(item->dtype), special, item->count, item->in_place ? " in place" : "", item->ranks,
-             item->algorithm > 0 ? algorithms[item->algorithm] : "chosen", root_names[item->root], ending_names[item->ending],
-             item->place == PLACE_DEVICE ? "device" : "host", misalign_names[item->misalign], item->rounds,
-             item->grouped ? " in a group" : "");
+    snprintf(what, WHAT_BYTES, "case %u: %s %s%s count %zu%s, %d ranks, %s, root %s, %s, %s memory, %s, %u rounds%s",
+             item->number, op_names[item->op], pk_dtype_name(item->dtype), special, item->count,
+             item->in_place ? " in place" : "", item->ranks, item->algorithm > 0 ? algorithms[item->algorithm] : "chosen",
+             root_names[item->root], ending_names[item->ending], item->place == PLACE_DEVICE ? "device" : "host",
+             misalign_names[item->misalign], item->rounds, item->grouped ? " in a group" : "");
 }

@@ -6,7 +6,6 @@
 #include <string.h>
 #include <unistd.h>
 
-
 /* No rank leaves before the last has come. All are on one machine and have one clock. */
 static void barrier_order(struct rank *r)
 {
@@ -31,7 +30,8 @@ static void barrier_order(struct rank *r)
 
 static float number(int rank, size_t i)
 {
-    return (float)(1 + (i * 2654435761u + (unsigned)rank * 40503u) % 1000003u) / 3.0f * ((i + (size_t)rank) % 3 == 0 ? -1.0f : 1.0f);
+    return (float)(1 + (i * 2654435761u + (unsigned)rank * 40503u) % 1000003u) / 3.0f *
+           ((i + (size_t)rank) % 3 == 0 ? -1.0f : 1.0f);
 }
 
 /* Ask every rank, for one host may have few ranks and another many. */
@@ -111,7 +111,8 @@ static void crowd(struct rank *r)
 
             if (out[k * COUNT + i] != sum || out[(k + 1) * COUNT + i] != k % r->size * 1000 + i ||
                 out[(k + 2) * COUNT + i] != previous * 1000 + i) {
-                fail(r, "set %d, element %d: %d %d %d", k, i, out[k * COUNT + i], out[(k + 1) * COUNT + i], out[(k + 2) * COUNT + i]);
+                fail(r, "set %d, element %d: %d %d %d", k, i, out[k * COUNT + i], out[(k + 1) * COUNT + i],
+                     out[(k + 2) * COUNT + i]);
                 break;
             }
         }
@@ -130,7 +131,8 @@ static void many_plans(struct rank *r)
             for (int in_place = 0; in_place < 2; in_place++) {
                 for (int i = 0; i < 8; i++)
                     in[i] = out[i] = r->rank + i;
-                expect(r, pk_reduce(in_place ? out : in, out, 8, PK_INT32, PK_MAX, root, r->comm, PK_BLOCKING), PK_OK, "pk_reduce");
+                expect(r, pk_reduce(in_place ? out : in, out, 8, PK_INT32, PK_MAX, root, r->comm, PK_BLOCKING), PK_OK,
+                       "pk_reduce");
                 if (r->rank == root && out[7] != r->size - 1 + 7)
                     fail(r, "root %d: the maximum is %d", root, out[7]);
                 expect(r, pk_broadcast(in_place ? out : in, out, 8, PK_INT32, root, r->comm, PK_BLOCKING), PK_OK, "pk_broadcast");

@@ -23,7 +23,8 @@ void work_verify(const struct work *w, const char *got, size_t bytes, int from, 
     size_t where;
 
     if (!data_equal(got, bytes, work_key(w, from, tag), &where))
-        fail(w->rank, "round %u: message %u from rank %d (%zu bytes) is wrong from byte %zu on", w->round, tag, from, bytes, where);
+        fail(w->rank, "round %u: message %u from rank %d (%zu bytes) is wrong from byte %zu on", w->round, tag, from, bytes,
+             where);
 }
 
 static int next_rank(const struct work *w)

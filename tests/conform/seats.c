@@ -281,7 +281,8 @@ static void wish_again(struct rank *r)
 
 void run_seats(struct rank *rank)
 {
-    static const struct special cases[] = { /* more than one rank */
+    static const struct special cases[] = {
+        /* more than one rank */
         { "seats: rank 0 is a hole", keep_first },
         { "seats: rank 1 is a hole", keep_second },
         { "seats: the last one for the first", replace_first },

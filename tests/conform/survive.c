@@ -88,7 +88,8 @@ static void revoked(struct rank *r)
         usleep(20000); /* most of the others wait by then */
         expect(r, pk_comm_revoke(comm), PK_OK, "pk_comm_revoke");
     } else {
-        expect(r, pk_allreduce(&one, &sum, 1, PK_INT32, PK_SUM, comm, PK_BLOCKING), PK_ERR_REVOKED, "an operation that is revoked");
+        expect(r, pk_allreduce(&one, &sum, 1, PK_INT32, PK_SUM, comm, PK_BLOCKING), PK_ERR_REVOKED,
+               "an operation that is revoked");
     }
     expect(r, pk_comm_async_error(comm), PK_ERR_REVOKED, "pk_comm_async_error");
     expect(r, pk_comm_revoke(comm), PK_OK, "pk_comm_revoke again");
@@ -330,7 +331,8 @@ void run_survival(struct rank *rank)
         { "survive: revoke", revoked },
         { "survive: ids of something else", foreign_ids },
     };
-    static const struct special between[] = { /* more than one rank */
+    static const struct special between[] = {
+        /* more than one rank */
         { "survive: without the first", without_first },
         { "survive: without the last", without_last },
         { "survive: exclude", exclude },

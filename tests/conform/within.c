@@ -133,7 +133,8 @@ static void longer(struct rank *r)
 
 void run_within(struct rank *rank)
 {
-    static const struct special cases[] = { /* more than one rank */
+    static const struct special cases[] = {
+        /* more than one rank */
         { "within: a receive", receive },
         { "within: a host stream", in_stream },
         { "within: a group", in_group },

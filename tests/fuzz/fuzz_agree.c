@@ -32,8 +32,13 @@ static void fuzz_machine(const uint8_t *data, size_t size)
 {
     uint64_t dead = 0, view = 0, set;
     unsigned sent = 0;
-    struct pki_agree agree = { .rank = size > 0 ? data[0] % RANKS : 0, .size = RANKS, .number = 1, .dead = &dead, .view = &view,
-                               .send = take_sent, .arg = &sent };
+    struct pki_agree agree = { .rank = size > 0 ? data[0] % RANKS : 0,
+                               .size = RANKS,
+                               .number = 1,
+                               .dead = &dead,
+                               .view = &view,
+                               .send = take_sent,
+                               .arg = &sent };
     int awaited[3];
 
     pki_agree_begin(&agree);
@@ -54,5 +59,7 @@ static void fuzz_machine(const uint8_t *data, size_t size)
 }
 
 const struct fuzz_target fuzz_targets[] = {
-    { "message", fuzz_message }, { "machine", fuzz_machine }, { NULL, NULL },
+    { "message", fuzz_message },
+    { "machine", fuzz_machine },
+    { NULL, NULL },
 };

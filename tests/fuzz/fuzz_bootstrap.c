@@ -147,7 +147,8 @@ static void fuzz_exchange(const unsigned char *data, size_t bytes)
     conns[other].fd = talk(data + (bytes > 0), bytes - (bytes > 0), &far);
     b.watch_fd = epoll_create1(EPOLL_CLOEXEC);
     require(b.watch_fd >= 0 && epoll_ctl(b.watch_fd, EPOLL_CTL_ADD, conns[other].fd, &event) == 0);
-    result = all ? pki_bootstrap_allgather(&b, mine, 8, theirs, UINT64_MAX) : pki_bootstrap_alltoall(&b, mine, 8, theirs, UINT64_MAX);
+    result =
+        all ? pki_bootstrap_allgather(&b, mine, 8, theirs, UINT64_MAX) : pki_bootstrap_alltoall(&b, mine, 8, theirs, UINT64_MAX);
     require(result == b.failed && (result != PK_OK || b.sequence == 1));
     pki_conn_close(&conns[other]);
     close(b.watch_fd);
@@ -155,7 +156,13 @@ static void fuzz_exchange(const unsigned char *data, size_t bytes)
 }
 
 const struct fuzz_target fuzz_targets[] = {
-    { "id", fuzz_id },         { "hello", fuzz_hello },     { "notice", fuzz_notice }, { "host_port", fuzz_host_port },
-    { "accept", fuzz_accept }, { "connect", fuzz_connect }, { "frame", fuzz_conn },    { "exchange", fuzz_exchange },
+    { "id", fuzz_id },
+    { "hello", fuzz_hello },
+    { "notice", fuzz_notice },
+    { "host_port", fuzz_host_port },
+    { "accept", fuzz_accept },
+    { "connect", fuzz_connect },
+    { "frame", fuzz_conn },
+    { "exchange", fuzz_exchange },
     { NULL, NULL },
 };

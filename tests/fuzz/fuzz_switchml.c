@@ -44,8 +44,7 @@ static void fuzz_aggregator(const uint8_t *data, size_t size)
         }
         if (!pki_switchml_unpack(datagram, sizeof datagram - (data[0] & 0x40 ? 1 : 0), ELEMENTS, &packet))
             continue;
-        verdict = pki_switchml_aggregate(&a, data[0] % (WORKERS + 1), &packet, datagram + PKI_SWITCHML_HEADER_BYTES,
-                                         &sums);
+        verdict = pki_switchml_aggregate(&a, data[0] % (WORKERS + 1), &packet, datagram + PKI_SWITCHML_HEADER_BYTES, &sums);
         require(verdict < PKI_SWITCHML_VERDICTS);
         if (verdict == PKI_SWITCHML_TO_ALL || verdict == PKI_SWITCHML_TO_ONE)
             for (size_t i = 0; i < ELEMENTS; i++)
@@ -246,12 +245,10 @@ static void fuzz_settings(const uint8_t *data, size_t size)
         require(s.host[0] != '\0' && s.port != 0);
     if (pki_switchml_settings_parse(text, "input", &s) == PK_OK)
         require(s.host[0] != '\0' && s.port != 0 && s.threads >= 1 && s.threads <= PKI_SWITCHML_THREADS_MAX &&
-                s.window >= s.threads && s.window <= PKI_SWITCHML_SLOTS_MAX &&
-                pki_switchml_elements_ok(s.elements));
+                s.window >= s.threads && s.window <= PKI_SWITCHML_SLOTS_MAX && pki_switchml_elements_ok(s.elements));
 }
 
 const struct fuzz_target fuzz_targets[] = {
-    { "aggregator", fuzz_aggregator }, { "worker", fuzz_worker },     { "hello", fuzz_hello },
-    { "answer", fuzz_answer },         { "settings", fuzz_settings }, { "reply", fuzz_reply },
-    { NULL, NULL },
+    { "aggregator", fuzz_aggregator }, { "worker", fuzz_worker }, { "hello", fuzz_hello }, { "answer", fuzz_answer },
+    { "settings", fuzz_settings },     { "reply", fuzz_reply },   { NULL, NULL },
 };

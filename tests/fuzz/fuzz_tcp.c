@@ -36,7 +36,8 @@ static void fuzz_message(const uint8_t *data, size_t size)
 
     if (size < PKI_TCP_MSG_SHORT_BYTES || !pki_tcp_get_msg(data, (uint32_t)size, &msg, &payload))
         return;
-    require(msg.payload <= (msg.kind == PKI_MSG_EAGER ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX) && payload + msg.payload == data + size);
+    require(msg.payload <= (msg.kind == PKI_MSG_EAGER ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX) &&
+            payload + msg.payload == data + size);
     head = pki_tcp_put_msg(out, &msg) - PKI_TCP_HEADER_BYTES;
     same = msg.kind == PKI_MSG_EAGER ? head : 44; /* what is behind is free */
     require(payload == data + head && memcmp(out + PKI_TCP_HEADER_BYTES, data, same) == 0);
@@ -164,7 +165,10 @@ static void send_some(struct far_end *far)
     static const uint32_t lengths[] = { 0, 100, sizeof payload };
 
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-        require(tcp()->send(far->ep, &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = 1, .payload = lengths[i] }, payload) == PK_OK);
+        require(
+            tcp()->send(far->ep,
+                        &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = 1, .payload = lengths[i] },
+                        payload) == PK_OK);
 }
 
 /* In two parts. */
@@ -254,7 +258,10 @@ static void fuzz_put(const uint8_t *data, size_t size)
         struct pki_put *put;
 
         if (data[0] % 4 == 0 && begun < 8) {
-            puts[begun] = (struct pki_put){ .ep = far.ep, .src = bytes, .bytes = 1 + (size_t)data[1] * 4096, .eager_put = data[0] / 4 % 2 == 1,
+            puts[begun] = (struct pki_put){ .ep = far.ep,
+                                            .src = bytes,
+                                            .bytes = 1 + (size_t)data[1] * 4096,
+                                            .eager_put = data[0] / 4 % 2 == 1,
                                             .about = { .kind = PKI_MSG_FIN, .op = begun, .bytes = 1 + (size_t)data[1] * 4096 } };
             pki_list_init(&puts[begun].event.node);
             require(tcp()->put(&puts[begun++]) == PK_OK);
@@ -303,8 +310,14 @@ static void fuzz_unproven(const uint8_t *data, size_t size)
 }
 
 const struct fuzz_target fuzz_targets[] = {
-    { "header", fuzz_header }, { "message", fuzz_message }, { "chunk", fuzz_chunk },
-    { "card", fuzz_peer_info },     { "handshake", fuzz_handshake }, { "lane", fuzz_ctrl },
-    { "data", fuzz_data },     { "guest", fuzz_unproven },     { "put", fuzz_put },
+    { "header", fuzz_header },
+    { "message", fuzz_message },
+    { "chunk", fuzz_chunk },
+    { "card", fuzz_peer_info },
+    { "handshake", fuzz_handshake },
+    { "lane", fuzz_ctrl },
+    { "data", fuzz_data },
+    { "guest", fuzz_unproven },
+    { "put", fuzz_put },
     { NULL, NULL },
 };

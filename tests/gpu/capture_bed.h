@@ -25,7 +25,7 @@ enum operation {
     OPERATIONS
 };
 
-static const char *const names[] = { "broadcast", "reduce",  "allreduce", "reduce_scatter", "allgather",
+static const char *const names[] = { "broadcast", "reduce", "allreduce", "reduce_scatter", "allgather",
                                      "alltoall",  "gather", "scatter",   "allgatherv",     "barrier" };
 
 #define N ((size_t)20011)

@@ -14,7 +14,8 @@ enum { EVENT_NS, WAITING };
 static void check_counts(const struct gpu_rank *self, enum operation op, const pk_stats_t *before)
 {
     pk_stats_t after = stats_of(self);
-    uint64_t copies = after.captured_copies - before->captured_copies, kernels = after.captured_kernels - before->captured_kernels;
+    uint64_t copies = after.captured_copies - before->captured_copies,
+             kernels = after.captured_kernels - before->captured_kernels;
 
     if (after.captured_operations != before->captured_operations + 1 || after.captured_steps == before->captured_steps ||
         after.kernels != before->kernels || after.copies != before->copies || after.words != before->words)

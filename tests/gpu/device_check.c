@@ -108,7 +108,7 @@ static void check_host(void)
 static bool wait_case(enum pki_signal_kind kind, enum pki_wait_how how, uint32_t value, uint32_t shut, uint32_t opens)
 {
     struct pki_signal_op list[4] = { word_op(PKI_SIGNAL_WRITE, 0, 5), word_op(kind, 1, value), word_op(kind, 3, value),
-                                   word_op(PKI_SIGNAL_WRITE, 2, 6) };
+                                     word_op(PKI_SIGNAL_WRITE, 2, 6) };
     bool ok;
 
     word_set(0, 0);
@@ -130,7 +130,8 @@ static void check_words(void)
         many[i] = word_op(PKI_SIGNAL_WRITE, i % 60, (uint32_t)(1000 + i));
     CHECK(ops->signals(&queue, many, 255, PKI_WAIT_VALUE) == PK_OK && drained(&queue));
     CHECK(word_get(0) == 1240 && word_get(14) == 1254 && word_get(15) == 1195);
-    CHECK(ops->signals(&queue, many, 256, PKI_WAIT_VALUE) == PK_ERR_ARG && ops->signals(&queue, many, 0, PKI_WAIT_VALUE) == PK_OK);
+    CHECK(ops->signals(&queue, many, 256, PKI_WAIT_VALUE) == PK_ERR_ARG &&
+          ops->signals(&queue, many, 0, PKI_WAIT_VALUE) == PK_OK);
     for (int how = PKI_WAIT_VALUE; how <= (int)PKI_WAIT_KERNEL; how++) {
         CHECK(wait_case(PKI_SIGNAL_WAIT, (enum pki_wait_how)how, 10, 9, 10));
         CHECK(wait_case(PKI_SIGNAL_WAIT, (enum pki_wait_how)how, 10, 0xfffffff0u, 12));
@@ -179,14 +180,21 @@ struct ll_bed {
 
 static bool ll_case(struct ll_bed *bed, uint32_t bytes, uint32_t src_offset, uint32_t dst_offset)
 {
-    struct pki_ll_op send = {
-        .send = true, .user = bed->src + src_offset, .bytes = bytes, .flag = ++bed->flag, .slot = bed->slot, .done = &words[0],
-        .ctas = bed->ctas, .arrived = bed->arrived
-    };
-    struct pki_ll_op recv = {
-        .user = bed->dst + dst_offset, .bytes = bytes, .flag = bed->flag, .slot = bed->slot, .done = &words[16],
-        .ctas = bed->ctas, .arrived = bed->arrived + 1
-    };
+    struct pki_ll_op send = { .send = true,
+                              .user = bed->src + src_offset,
+                              .bytes = bytes,
+                              .flag = ++bed->flag,
+                              .slot = bed->slot,
+                              .done = &words[0],
+                              .ctas = bed->ctas,
+                              .arrived = bed->arrived };
+    struct pki_ll_op recv = { .user = bed->dst + dst_offset,
+                              .bytes = bytes,
+                              .flag = bed->flag,
+                              .slot = bed->slot,
+                              .done = &words[16],
+                              .ctas = bed->ctas,
+                              .arrived = bed->arrived + 1 };
     uint8_t *edge = calloc(1, 8);
     bool ok = device_fill(bed->src + src_offset, bytes, bed->flag) && device_fill(bed->dst, PKI_LL_MAX_BYTES + 32, 99);
     uint8_t before[8] = { 0 };
@@ -238,7 +246,12 @@ static void ll_abort(struct ll_bed *bed)
 static void check_ll(void)
 {
     static const uint32_t sizes[] = { 0, 1, 4, 7, 8, 9, 16, 31, 100, 4096, 4097, 8191, 16384, 20000, 32767, 32768 };
-    struct ll_bed bed = { device_alloc(PKI_LL_MAX_BYTES + 64), device_alloc(PKI_LL_MAX_BYTES + 64), device_alloc(PKI_LL_SLOT_BYTES), (uint32_t *)(void *)device_alloc(8), 0, 1 };
+    struct ll_bed bed = { device_alloc(PKI_LL_MAX_BYTES + 64),
+                          device_alloc(PKI_LL_MAX_BYTES + 64),
+                          device_alloc(PKI_LL_SLOT_BYTES),
+                          (uint32_t *)(void *)device_alloc(8),
+                          0,
+                          1 };
     struct pki_ll_op bad = { .bytes = PKI_LL_MAX_BYTES + 1, .flag = 1 };
 
     word_set(2, 0);
@@ -384,9 +397,8 @@ static void check_cost(void)
 /* ---- All of it ---- */
 
 static const struct bed_check checks[] = {
-    { "open", check_open },         { "cost", check_cost },          { "copy", check_copy },
-    { "classify", check_classify }, { "host_register", check_host },
-    { "words", check_words },       { "order", check_order },        { "ll", check_ll },
+    { "open", check_open },          { "cost", check_cost },   { "copy", check_copy },   { "classify", check_classify },
+    { "host_register", check_host }, { "words", check_words }, { "order", check_order }, { "ll", check_ll },
     { "capture", check_capture },
 };
 

@@ -64,8 +64,12 @@ static void begin(void)
 /* Transfer i, whose signals are closed. */
 static void transfer(int i, size_t src_at, size_t dst_at, size_t bytes, uint32_t value)
 {
-    list[i] = (struct pki_move_op){ .src = source + src_at, .dst = target + dst_at, .bytes = bytes, .start = { start_word(i), value },
-                                    .done = { done_word(i), value + 7 }, .arrived = arrived + i };
+    list[i] = (struct pki_move_op){ .src = source + src_at,
+                                    .dst = target + dst_at,
+                                    .bytes = bytes,
+                                    .start = { start_word(i), value },
+                                    .done = { done_word(i), value + 7 },
+                                    .arrived = arrived + i };
     atomic_store(start_word(i), value - 1);
     atomic_store(done_word(i), value + 6);
     memcpy(want + dst_at, content + src_at, bytes);
@@ -140,7 +144,8 @@ static void check_lengths(void)
         begin();
         shuffle(order, 16, &seed);
         for (int i = 0; i < 16; i++) {
-            size_t bytes = lengths[i % 8] - (lengths[i % 8] > 100 ? random_next(&seed) % 4 : 0), apart = (size_t)1 << random_next(&seed) % 5;
+            size_t bytes = lengths[i % 8] - (lengths[i % 8] > 100 ? random_next(&seed) % 4 : 0),
+                   apart = (size_t)1 << random_next(&seed) % 5;
 
             at += random_next(&seed) % 40;
             transfer(i, random_next(&seed) % (8 * MIB) / apart * apart + at % apart, at, bytes, random_next(&seed));
@@ -412,7 +417,11 @@ static double move_us(const void *src, void *dst, size_t bytes, int ctas)
         uint64_t began;
         double us;
 
-        list[0] = (struct pki_move_op){ .src = src, .dst = dst, .bytes = bytes, .start = { start_word(0), turn }, .done = { done_word(0), turn },
+        list[0] = (struct pki_move_op){ .src = src,
+                                        .dst = dst,
+                                        .bytes = bytes,
+                                        .start = { start_word(0), turn },
+                                        .done = { done_word(0), turn },
                                         .arrived = arrived };
         atomic_store(start_word(0), turn);
         atomic_store(done_word(0), turn - 1);
@@ -458,10 +467,17 @@ static void check_speed(void)
     }
 }
 
-static const struct bed_check checks[] = { { "alignments", check_alignments }, { "lengths", check_lengths },   { "late", check_late },
-                                           { "values", check_values },         { "abort", check_abort },       { "behind", check_behind },
-                                           { "wait only", check_wait_only },   { "fresh", check_fresh },       { "refusals", check_refusals },
-                                           { "peer", check_peer },             { "speed", check_speed } };
+static const struct bed_check checks[] = { { "alignments", check_alignments },
+                                           { "lengths", check_lengths },
+                                           { "late", check_late },
+                                           { "values", check_values },
+                                           { "abort", check_abort },
+                                           { "behind", check_behind },
+                                           { "wait only", check_wait_only },
+                                           { "fresh", check_fresh },
+                                           { "refusals", check_refusals },
+                                           { "peer", check_peer },
+                                           { "speed", check_speed } };
 
 static bool prepare(void)
 {

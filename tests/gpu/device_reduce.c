@@ -128,8 +128,9 @@ static void check_type(pk_dtype_t dtype)
         for (int b = 0; b < 3; b++)
             for (unsigned o = 0; o < PK_OP_COUNT; o++) {
                 pk_op_t op = o == PK_AVG ? PKI_SUM_DIVIDED((unsigned)blocks[b]) : o;
-                bool ok = is_left_out(dtype, o, blocks[b], counts[c]) || (reduce_case(dtype, op, blocks[b], counts[c], 0, false) &&
-                                                                          reduce_case(dtype, op, blocks[b], counts[c], 1, true));
+                bool ok =
+                    is_left_out(dtype, o, blocks[b], counts[c]) || (reduce_case(dtype, op, blocks[b], counts[c], 0, false) &&
+                                                                    reduce_case(dtype, op, blocks[b], counts[c], 1, true));
 
                 if (!CHECK(ok))
                     printf("     (%s, reduction %u, %d blocks of %zu)\n", pk_dtype_name(dtype), o, blocks[b], counts[c]);

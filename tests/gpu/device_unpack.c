@@ -100,7 +100,9 @@ static void check_speed(void)
     ops->free(device, target);
 }
 
-static const struct bed_check checks[] = { { "fragments", check_fragments }, { "refusals", check_refusals }, { "speed", check_speed } };
+static const struct bed_check checks[] = { { "fragments", check_fragments },
+                                           { "refusals", check_refusals },
+                                           { "speed", check_speed } };
 
 int main(int argc, char **argv)
 {

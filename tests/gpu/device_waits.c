@@ -163,7 +163,12 @@ static CUresult module_function(void)
 static CUresult first_launch(void)
 {
     struct pki_wait_args args = { .n = 0 };
-    CUlaunchConfig config = { .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = 32, .blockDimY = 1, .blockDimZ = 1,
+    CUlaunchConfig config = { .gridDimX = 1,
+                              .gridDimY = 1,
+                              .gridDimZ = 1,
+                              .blockDimX = 32,
+                              .blockDimY = 1,
+                              .blockDimZ = 1,
                               .hStream = (CUstream)second.handle };
     void *params[] = { &args };
 
@@ -177,8 +182,10 @@ static CUresult module_unload(void)
 
 static CUresult vmm_map(void)
 {
-    CUmemAccessDesc access = { .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0 }, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
-    CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = access.location,
+    CUmemAccessDesc access = { .location = { .type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0 },
+                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+    CUmemAllocationProp prop = { .type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = access.location,
                                  .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR };
     CUresult code = extra.mem_create(&room.piece, room.piece_bytes, &prop, 0);
 
@@ -299,7 +306,8 @@ static void second_memory(void)
     char word = 0;
 
     CHECK(write(to_child[1], &word, 1) == 1 && hear(&room.second));
-    printf("INFO freed at %#llx, allocated at %#llx\n", (unsigned long long)room.first.base, (unsigned long long)room.second.base);
+    printf("INFO freed at %#llx, allocated at %#llx\n", (unsigned long long)room.first.base,
+           (unsigned long long)room.second.base);
 }
 
 /* What the mapping of the memory that was freed shows of the other memory in its place. */

@@ -101,12 +101,14 @@ static int first_main(void)
     ranks_meet();
     after = memory_used() - before;
     own = own_memory(comm);
-    report(gpu_is_software() || first_ms - host_ms < LIMIT_MS, "rank %d: first use of a GPU: %.1f ms beyond the context (%.1f without a GPU, then %.1f)",
-           ranks_rank(), first_ms - host_ms, host_ms, second_ms);
+    report(gpu_is_software() || first_ms - host_ms < LIMIT_MS,
+           "rank %d: first use of a GPU: %.1f ms beyond the context (%.1f without a GPU, then %.1f)", ranks_rank(),
+           first_ms - host_ms, host_ms, second_ms);
     /* The driver's figures have the code and the streams of the process in them, and count in blocks of 2 MiB. */
-    printf("INFO rank %d: the driver counts %.1f MiB of GPU memory, %.1f after transfers\n", ranks_rank(), (double)opened / 1048576,
-           (double)after / 1048576);
-    report(own > 0 && own <= LIMIT_BYTES, "rank %d: %.1f MiB of GPU memory for %d ranks", ranks_rank(), (double)own / 1048576, RANKS);
+    printf("INFO rank %d: the driver counts %.1f MiB of GPU memory, %.1f after transfers\n", ranks_rank(),
+           (double)opened / 1048576, (double)after / 1048576);
+    report(own > 0 && own <= LIMIT_BYTES, "rank %d: %.1f MiB of GPU memory for %d ranks", ranks_rank(), (double)own / 1048576,
+           RANKS);
     ranks_meet();
     must_be_ok(pk_comm_destroy(comm), "pk_comm_destroy");
     gpu_free(source);
@@ -126,10 +128,22 @@ static double since(double *mark)
 
 static void kernels(const struct pki_cuda_driver *cu, CUmodule module)
 {
-    static const char *const names[] = { PKI_KERNEL_WAIT, PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_MOVE, PKI_KERNEL_EXCHANGE,
-                                         PKI_KERNEL_PUSH, PKI_KERNEL_FOLD, PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT, PKI_KERNEL_TWOSHOT_ANY, PKI_KERNEL_PUSH_SUM,
-                                         PKI_KERNEL_PAIR_EXCHANGE, PKI_KERNEL_SERVE,
-                                         (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"), (PKI_KERNEL_PAIR_SUM "bf16") };
+    static const char *const names[] = { PKI_KERNEL_WAIT,
+                                         PKI_KERNEL_LL,
+                                         PKI_KERNEL_LL_ROW,
+                                         PKI_KERNEL_MOVE,
+                                         PKI_KERNEL_EXCHANGE,
+                                         PKI_KERNEL_PUSH,
+                                         PKI_KERNEL_FOLD,
+                                         PKI_KERNEL_RELAY,
+                                         PKI_KERNEL_TWOSHOT,
+                                         PKI_KERNEL_TWOSHOT_ANY,
+                                         PKI_KERNEL_PUSH_SUM,
+                                         PKI_KERNEL_PAIR_EXCHANGE,
+                                         PKI_KERNEL_SERVE,
+                                         (PKI_KERNEL_PAIR_SUM "f32"),
+                                         (PKI_KERNEL_PAIR_SUM "f16"),
+                                         (PKI_KERNEL_PAIR_SUM "bf16") };
     CUfunction function;
     int threads;
     double mark = monotonic_ms();
@@ -175,7 +189,8 @@ static int parts_main(void)
     report(cu->memset_async(memory, 0, 4 << 20, stream) == CUDA_SUCCESS && cu->ctx_synchronize() == CUDA_SUCCESS, "memset");
     printf("INFO first memset: %.2f ms\n", since(&mark));
     for (int i = 0; i < 2; i++) {
-        report(cu->host_register((char *)host + i * 32768, 32768, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE) == CUDA_SUCCESS,
+        report(cu->host_register((char *)host + i * 32768, 32768, CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_PORTABLE) ==
+                   CUDA_SUCCESS,
                "registered memory");
         printf("INFO 32 KiB registered, time %d: %.2f ms\n", i + 1, since(&mark));
     }

@@ -18,8 +18,8 @@ static bool is_refused(pk_result_t result)
     pk_error_info_t info = { .struct_size = sizeof info };
 
     pk_last_error(&info);
-    return report(result == PK_ERR_SYSTEM && info.sys_errno == EAGAIN && strstr(info.text, "pthread_create") != NULL, "rank %d: %d, errno %d: %.200s",
-                  ranks_rank(), (int)result, info.sys_errno, info.text);
+    return report(result == PK_ERR_SYSTEM && info.sys_errno == EAGAIN && strstr(info.text, "pthread_create") != NULL,
+                  "rank %d: %d, errno %d: %.200s", ranks_rank(), (int)result, info.sys_errno, info.text);
 }
 
 static void broadcast(const struct gpu_rank *self, char *buffer, uint64_t key)
@@ -38,7 +38,8 @@ static int rank_main(void)
     gpu_rank_open(&self, PK_SM_DEFAULT, LIMIT_MS);
     buffer = gpu_alloc(BYTES);
     broadcast(&self, buffer, 1); /* whatever threads the driver needs for it are there now */
-    if (!report(seccomp_deny(SYS_clone3, SECCOMP_ANY, EAGAIN) && seccomp_deny(SYS_clone, SECCOMP_ANY, EAGAIN), "rank %d: no more threads", self.rank))
+    if (!report(seccomp_deny(SYS_clone3, SECCOMP_ANY, EAGAIN) && seccomp_deny(SYS_clone, SECCOMP_ANY, EAGAIN),
+                "rank %d: no more threads", self.rank))
         return report_end();
     is_refused(pk_broadcast(buffer, buffer, BYTES, PK_UINT8, 0, self.comm, self.in_stream));
     is_refused(self.rank == 0 ? pk_send(buffer, BYTES, PK_UINT8, 1, self.comm, self.in_stream)

@@ -165,7 +165,12 @@ int main(int argc, char **argv)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "sizes", .size = argc > 2 ? atoi(argv[2]) : gpu_ranks(8), .timeout_ms = 250000,
-                                      .word = argc > 1 ? atoll(argv[1]) : gpu_is_software() ? 2 << 20 : 1 << 30 }, "all sizes");
+    ranks_drive(&(struct ranks_turn){ .role = "sizes",
+                                      .size = argc > 2 ? atoi(argv[2]) : gpu_ranks(8),
+                                      .timeout_ms = 250000,
+                                      .word = argc > 1            ? atoll(argv[1])
+                                              : gpu_is_software() ? 2 << 20
+                                                                  : 1 << 30 },
+                "all sizes");
     return report_end();
 }

@@ -185,9 +185,7 @@ static uint64_t device_bytes(const struct many *m)
 
 static struct counts count(const struct many *m)
 {
-    struct counts now = { .device_bytes = device_bytes(m),
-                          .descriptors = count_descriptors(),
-                          .mappings = mappings_here() };
+    struct counts now = { .device_bytes = device_bytes(m), .descriptors = count_descriptors(), .mappings = mappings_here() };
     size_t bytes = 0, total = 0;
 
     if (m->free_memory(&bytes, &total) == 0)

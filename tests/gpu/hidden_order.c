@@ -30,7 +30,8 @@ static void receive_all(struct gpu_rank *self)
     if (!report(stream_idle_within(self->stream, 30000, NULL), "the stream has ended"))
         gpu_show_pending(self->comm);
     for (int i = 0; i < RANKS; i++)
-        report(pattern_wrong_on_gpu(memory.ptr + (size_t)i * BYTES, BYTES, key_of(from[i], i)) == BYTES, "message %d is right", i);
+        report(pattern_wrong_on_gpu(memory.ptr + (size_t)i * BYTES, BYTES, key_of(from[i], i)) == BYTES, "message %d is right",
+               i);
     ranks_meet();
     gpu_vmm_free(&memory);
 }
@@ -58,7 +59,8 @@ int main(void)
     if (ranks_role() == NULL) {
         if (!gpu_enough(2))
             return GPU_SKIPPED;
-        ranks_drive(&(struct ranks_turn){ .role = "hidden", .size = RANKS, .timeout_ms = 60000 }, "hidden memory behind a late sender");
+        ranks_drive(&(struct ranks_turn){ .role = "hidden", .size = RANKS, .timeout_ms = 60000 },
+                    "hidden memory behind a late sender");
         return report_end();
     }
     gpu_rank_open(&self, PK_SM_DEFAULT, 20000);

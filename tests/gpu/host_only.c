@@ -31,7 +31,8 @@ static int rank_main(void)
     config.timeout_ms = 30000;
     if (!report(pk_comm_init(&comm, &config) == PK_OK, "rank %d: init", ranks_rank()))
         return report_end();
-    report(pk_allreduce(&mine, &sum, 1, PK_F32, PK_SUM, comm, PK_BLOCKING) == PK_OK && sum == 2, "rank %d: the sum is %g", ranks_rank(), (double)sum);
+    report(pk_allreduce(&mine, &sum, 1, PK_F32, PK_SUM, comm, PK_BLOCKING) == PK_OK && sum == 2, "rank %d: the sum is %g",
+           ranks_rank(), (double)sum);
     report(!driver_is_loaded(), "rank %d: the driver is not loaded", ranks_rank());
     report(pk_comm_destroy(comm) == PK_OK, "rank %d: destroy", ranks_rank());
     return report_end();

@@ -67,7 +67,8 @@ static bool is_right(const struct message *m)
 {
     if (m->sends)
         return true;
-    return m->on_host ? pattern_wrong(m->buffer, m->bytes, m->key) == m->bytes : pattern_wrong_on_gpu(m->buffer, m->bytes, m->key) == m->bytes;
+    return m->on_host ? pattern_wrong(m->buffer, m->bytes, m->key) == m->bytes
+                      : pattern_wrong_on_gpu(m->buffer, m->bytes, m->key) == m->bytes;
 }
 
 /* Rounds in which all is as promised, and rounds in which it is not at one end, or at both. */
@@ -121,7 +122,8 @@ static void disagree(struct gpu_rank *self)
         usleep(1000);
         result = pk_comm_async_error(self->comm);
     }
-    report(result == PK_ERR_MISMATCH || result == PK_ERR_PEER, "rank %d: lengths that disagree: %s", self->rank, pk_strerror(result));
+    report(result == PK_ERR_MISMATCH || result == PK_ERR_PEER, "rank %d: lengths that disagree: %s", self->rank,
+           pk_strerror(result));
 }
 
 static int rank_main(void)

@@ -121,7 +121,8 @@ static void count_launches(const struct gpu_rank *self)
             least = after.kernels - before.kernels;
         ranks_meet();
     }
-    report(least == 1, "rank %d: 64 messages of 4 KiB in a group took %llu launches at least", self->rank, (unsigned long long)least);
+    report(least == 1, "rank %d: 64 messages of 4 KiB in a group took %llu launches at least", self->rank,
+           (unsigned long long)least);
 }
 
 static int rank_main(void)

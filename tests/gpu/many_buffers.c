@@ -130,10 +130,12 @@ static void same_address(struct gpu_rank *self, pk_stream_t stream, const char *
         gpu_free(target);
     }
     gpu_free(source);
-    report(wrong == 0, "rank %d: freed and allocated again, %s: %u times at the same address, %llu times through the host, %u wrong", self->rank,
-           how, again, (unsigned long long)(blocked(self) - blocked_before), wrong);
+    report(wrong == 0,
+           "rank %d: freed and allocated again, %s: %u times at the same address, %llu times through the host, %u wrong",
+           self->rank, how, again, (unsigned long long)(blocked(self) - blocked_before), wrong);
     if (gpu_is_software())
-        report((blocked(self) > blocked_before) == (stream.kind == PK_STREAM_KIND_CUDA), "rank %d: %s: a mapping was in the way", self->rank, how);
+        report((blocked(self) > blocked_before) == (stream.kind == PK_STREAM_KIND_CUDA), "rank %d: %s: a mapping was in the way",
+               self->rank, how);
 }
 
 static void replaced_pieces(struct gpu_rank *self)

@@ -13,7 +13,7 @@
 enum kind { PAGEABLE, PINNED, DEVICE, VMM, KINDS };
 enum operation { BROADCAST, REDUCE, ALLREDUCE, REDUCE_SCATTER, ALLGATHER, ALLTOALL, GATHER, SCATTER, ALLGATHERV, OPERATIONS };
 
-static const char *const operation_names[] = { "broadcast", "reduce",  "allreduce", "reduce_scatter", "allgather",
+static const char *const operation_names[] = { "broadcast", "reduce", "allreduce", "reduce_scatter", "allgather",
                                                "alltoall",  "gather", "scatter",   "allgatherv" };
 static const char *const kind_names[] = { "pageable", "pinned", "device", "vmm" };
 static const size_t counts[] = { 1, 1000, 70001, 300001 }; /* through the host the last one is two pieces */

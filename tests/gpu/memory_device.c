@@ -102,7 +102,8 @@ static int rank_main(void)
     must_be_ok(pk_mem_alloc_device(self.comm, BYTES, &second), "pk_mem_alloc_device again");
     exchange(&self, first, second, "to memory that was freed and allocated again");
     report(pk_mem_free(NULL, (char *)first + 4096) == PK_ERR_ARG && pk_mem_free(self.comm, plain) == PK_ERR_ARG &&
-               pk_mem_free(NULL, plain) == PK_ERR_ARG, "rank %d: what it did not give it does not take", self.rank);
+               pk_mem_free(NULL, plain) == PK_ERR_ARG,
+           "rank %d: what it did not give it does not take", self.rank);
     report(pk_mem_alloc_device(self.comm, (size_t)1 << 50, &other) == PK_ERR_MEMORY && other == NULL,
            "rank %d: more than there is", self.rank);
     beside_capture(&self);

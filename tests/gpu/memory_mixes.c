@@ -277,7 +277,8 @@ static int rank_main(void)
     flood(&bed);
     pile_up(&bed);
     if (strcmp(ranks_role(), "no kernels") == 0)
-        report(kernels_so_far(&bed) == 0, "no kernels: rank %d: %llu kernels", bed.self.rank, (unsigned long long)kernels_so_far(&bed));
+        report(kernels_so_far(&bed) == 0, "no kernels: rank %d: %llu kernels", bed.self.rank,
+               (unsigned long long)kernels_so_far(&bed));
     bed_close(&bed);
     return report_end();
 }

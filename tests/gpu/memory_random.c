@@ -22,8 +22,8 @@ static const char *const ending_names[] = { "blocking", "host stream", "cuda str
 #define LONG_PART ((size_t)2 << 20)
 #define GUARD ((size_t)64)
 #define WINDOW (LONG_PART + 2 * GUARD)
-#define AT_A_TIME 2 /* operations */
-#define SETTLE 80   /* exchanges that make the library look at all that it knows */
+#define AT_A_TIME 2                         /* operations */
+#define SETTLE 80                           /* exchanges that make the library look at all that it knows */
 #define SCRATCH (AT_A_TIME * 2 * LONG_PART) /* bytes that a rare pair of operations may add to what all needed before */
 #define SETTLE_BYTES ((size_t)48 << 10)
 
@@ -33,8 +33,8 @@ struct bed {
     uint32_t program, own; /* random numbers: of all ranks, of this one */
     bool gpu_alone;        /* collectives have memory of the GPU on every rank, for the library to choose how they are done */
     struct gpu_piece shelf[PIECES];
-    unsigned taken;        /* bit i: an operation under way has shelf[i] */
-    char *host, *want;     /* WINDOW */
+    unsigned taken;                          /* bit i: an operation under way has shelf[i] */
+    char *host, *want;                       /* WINDOW */
     unsigned turn, wrong, operations, again; /* again: memory made at the address of what was freed */
 };
 
@@ -96,11 +96,11 @@ static void draw(struct bed *b, struct random_op *op)
     size_t size = (size_t)b->self.size;
 
     *op = (struct random_op){ .kind = (enum operation)roll(&b->program, OPERATIONS),
-                       .ending = (enum ending)roll(&b->program, ENDINGS),
-                       .from = (int)roll(&b->program, size),
-                       .is_long = roll(&b->program, 4) == 0,
-                       .in_place = roll(&b->program, 4) == 0,
-                       .key = b->operations++ };
+                              .ending = (enum ending)roll(&b->program, ENDINGS),
+                              .from = (int)roll(&b->program, size),
+                              .is_long = roll(&b->program, 4) == 0,
+                              .in_place = roll(&b->program, 4) == 0,
+                              .key = b->operations++ };
     op->to = (op->from + 1 + (int)roll(&b->program, size - 1)) % (int)size;
     op->block = op->is_long ? SHORT_PART + roll(&b->program, LONG_PART - SHORT_PART) : blocks[roll(&b->program, 6)];
     if (random_op_has_blocks(op))
@@ -156,8 +156,8 @@ static void show(const struct bed *b, const struct random_op *op, const char *wh
 {
     report(false, "%s: rank %d: turn %u, %s of %zu bytes (%d to %d), %s, from %s memory at %p + %zu to %s at %p + %zu: %s",
            ranks_role(), b->self.rank, b->turn, random_op_name(op), op->block, op->from, op->to, ending_names[op->ending],
-           gpu_kind_name(op->in->kind), (void *)op->in->at, op->in_at, gpu_kind_name(op->out->kind),
-           (void *)op->out->at, op->out_at, what);
+           gpu_kind_name(op->in->kind), (void *)op->in->at, op->in_at, gpu_kind_name(op->out->kind), (void *)op->out->at,
+           op->out_at, what);
 }
 
 static bool window_is(struct bed *b, const struct gpu_piece *p, size_t at, size_t bytes)
@@ -229,7 +229,9 @@ static void one_turn(struct bed *b)
 static void free_described(struct bed *b)
 {
     struct gpu_piece p;
-    struct random_op op = { .kind = MESSAGE, .ending = CUDA_STREAM, .from = 0, .to = 1, .block = SHORT_PART, .in = &p, .out = &p };
+    struct random_op op = {
+        .kind = MESSAGE, .ending = CUDA_STREAM, .from = 0, .to = 1, .block = SHORT_PART, .in = &p, .out = &p
+    };
 
     gpu_piece_make(&p, &b->self, GPU_DEVICE, SHORT_PIECE);
     if (b->self.rank == 1)
@@ -397,8 +399,8 @@ static int rank_main(void)
     compare(&b, &first, &last);
     bed_close(&b);
     report(said.errors == 0 && said.pool <= 1 && said.hidden <= 1 && said.blocked <= 1,
-           "%s: rank %d: %u errors in the log; warnings of memory that cannot be mapped: %u %u, or not now: %u",
-           ranks_role(), b.self.rank, said.errors, said.pool, said.hidden, said.blocked);
+           "%s: rank %d: %u errors in the log; warnings of memory that cannot be mapped: %u %u, or not now: %u", ranks_role(),
+           b.self.rank, said.errors, said.pool, said.hidden, said.blocked);
     return report_end();
 }
 

@@ -108,13 +108,13 @@ static const struct {
     const char *name;
     bool works[2]; /* without kernels, on the root: out of place, in place */
 } operations[] = {
-    { PK_OP_BROADCAST, "broadcast", { false, true } },  { PK_OP_REDUCE, "reduce", { false, false } },
-    { PK_OP_ALLREDUCE, "allreduce", { false, false } }, { PK_OP_REDUCE_SCATTER, "reduce_scatter", { false, false } },
-    { PK_OP_ALLGATHER, "allgather", { false, true } },  { PK_OP_ALLTOALL, "alltoall", { true, false } },
-    { PK_OP_GATHER, "gather", { false, true } },        { PK_OP_SCATTER, "scatter", { false, true } },
-    { PK_OP_BARRIER, "barrier", { true, true } },       { PK_OP_SEND, "exchange", { true, true } },
+    { PK_OP_BROADCAST, "broadcast", { false, true } },   { PK_OP_REDUCE, "reduce", { false, false } },
+    { PK_OP_ALLREDUCE, "allreduce", { false, false } },  { PK_OP_REDUCE_SCATTER, "reduce_scatter", { false, false } },
+    { PK_OP_ALLGATHER, "allgather", { false, true } },   { PK_OP_ALLTOALL, "alltoall", { true, false } },
+    { PK_OP_GATHER, "gather", { false, true } },         { PK_OP_SCATTER, "scatter", { false, true } },
+    { PK_OP_BARRIER, "barrier", { true, true } },        { PK_OP_SEND, "exchange", { true, true } },
     { PK_OP_ALLGATHERV, "allgatherv", { false, true } }, { PK_OP_ALLTOALLV, "alltoallv", { true, false } },
-    { PK_OP_GATHERV, "gatherv", { false, true } },      { PK_OP_SCATTERV, "scatterv", { false, true } },
+    { PK_OP_GATHERV, "gatherv", { false, true } },       { PK_OP_SCATTERV, "scatterv", { false, true } },
 };
 
 #define OPERATIONS (sizeof operations / sizeof operations[0])
@@ -268,14 +268,14 @@ static int without_kernels(void)
         pattern_to_gpu(out, bytes, 99);
         ranks_meet();
         one(&self, index_of(PK_OP_ALLTOALL), exchanges[k], 0, in, out);
-        report(exchanged(&self, out, exchanges[k]), "rank %d: alltoall of %zu without kernels brought the right blocks", self.rank, exchanges[k]);
+        report(exchanged(&self, out, exchanges[k]), "rank %d: alltoall of %zu without kernels brought the right blocks",
+               self.rank, exchanges[k]);
     }
     replayed(&self, in, out);
-    report(pattern_wrong_on_gpu(in, bytes, 1 + (uint64_t)self.rank) == bytes, "rank %d: the send buffer is as it was",
-           self.rank);
+    report(pattern_wrong_on_gpu(in, bytes, 1 + (uint64_t)self.rank) == bytes, "rank %d: the send buffer is as it was", self.rank);
     must_be_ok(pk_comm_stats(self.comm, &stats), "pk_comm_stats");
-    report(stats.kernels == 0 && launches() == before, "rank %d: %llu kernels counted, %lu launches seen by the driver", self.rank,
-           (unsigned long long)stats.kernels, launches() - before);
+    report(stats.kernels == 0 && launches() == before, "rank %d: %llu kernels counted, %lu launches seen by the driver",
+           self.rank, (unsigned long long)stats.kernels, launches() - before);
     gpu_rank_close(&self);
     return report_end();
 }

@@ -166,7 +166,6 @@ int main(void)
 {
     bool passed = true;
 
-
     if (!gpu_enough(2))
         return GPU_SKIPPED;
     for (int g = 0; g < 2; g++) {

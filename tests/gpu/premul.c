@@ -144,8 +144,9 @@ static void in_order(struct bed *bed)
     /* To allocate for the longest, and to unmap what was freed for that, waits for the GPU: before a kernel of this test waits for the CPU. */
     for (int turn = 0; turn < 3; turn++)
         for (int which = 0; which < OPERATIONS; which++)
-            must_be_ok(call(bed, (enum operation)which, LONGEST, bed->in, bed->out, turn % 2 == 0 ? PK_BLOCKING : bed->self.in_stream),
-                       names[which]);
+            must_be_ok(
+                call(bed, (enum operation)which, LONGEST, bed->in, bed->out, turn % 2 == 0 ? PK_BLOCKING : bed->self.in_stream),
+                names[which]);
     must_end(bed, "the first");
     must_be_ok(pk_barrier(bed->self.comm, PK_BLOCKING), "pk_barrier");
     for (size_t k = 0; k < OPERATIONS * LENGTHS && right; k++) {
@@ -257,7 +258,8 @@ struct gates {
 
 static struct gates gates_shut(const struct bed *bed)
 {
-    struct gates gates = { .streams = { bed->self.stream, gpu_stream_new(), gpu_stream_new() }, .flags = gpu_host_alloc(3 * sizeof(uint32_t)) };
+    struct gates gates = { .streams = { bed->self.stream, gpu_stream_new(), gpu_stream_new() },
+                           .flags = gpu_host_alloc(3 * sizeof(uint32_t)) };
     gpu_kernel_t kernel = spin_kernel();
 
     ranks_meet();
@@ -301,7 +303,8 @@ static void add_several(const struct bed *bed, size_t n, int count, const struct
     float *out = bed->out + (i == 0 ? 0 : OPERATIONS * n);
 
     for (int k = 0; k < count; k++)
-        must_be_ok(call(bed, (enum operation)(k % OPERATIONS), n, bed->in, out + (size_t)(k % OPERATIONS) * n, there), "one of several");
+        must_be_ok(call(bed, (enum operation)(k % OPERATIONS), n, bed->in, out + (size_t)(k % OPERATIONS) * n, there),
+                   "one of several");
 }
 
 /* A call that found no scratch memory, as all was in use, stands in front of many that found some. */
@@ -347,8 +350,8 @@ static void groups_cross(struct bed *bed)
 
         must_be_ok(pk_group_start(), "pk_group_start");
         for (int k = 0; k < SCRATCHES + OPERATIONS; k++)
-            must_be_ok(call(bed, (enum operation)(k % OPERATIONS), n, bed->host_in, bed->out + (size_t)(g * OPERATIONS + k % OPERATIONS) * n,
-                            there),
+            must_be_ok(call(bed, (enum operation)(k % OPERATIONS), n, bed->host_in,
+                            bed->out + (size_t)(g * OPERATIONS + k % OPERATIONS) * n, there),
                        "one of a group");
         must_be_ok(pk_group_end(), "pk_group_end");
     }

@@ -54,8 +54,8 @@ static void judge(struct gpu_rank *self, struct waiting *w, const char *what, pk
     while (idle(w) < STREAMS && monotonic_ns() - begin < 10 * (int64_t)1000000000)
         usleep(200);
     took_ms = (double)(monotonic_ns() - begin) * 1e-6;
-    report(idle(w) == STREAMS && took_ms < LIMIT_MS * test_slack(), "%s: rank %d: %d of %d streams were released after %.1f ms", what,
-           self->rank, idle(w), STREAMS, took_ms);
+    report(idle(w) == STREAMS && took_ms < LIMIT_MS * test_slack(), "%s: rank %d: %d of %d streams were released after %.1f ms",
+           what, self->rank, idle(w), STREAMS, took_ms);
     result = pk_comm_async_error(self->comm);
     pk_last_error(&info);
     report(result == wanted, "%s: rank %d: the error is %d: %.200s", what, self->rank, (int)result, info.text);

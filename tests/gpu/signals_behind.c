@@ -28,7 +28,8 @@ enum { POSTED, SERVE }; /* shared words: turns of which rank 0 has posted all, a
 
 enum kind { LOW_LATENCY, COPY, FROM_HOST, ALLTOALL, REDUCE_SCATTER, KINDS };
 
-static const char *const names[KINDS] = { "a send of 16 KiB", "a send of 4 MiB", "a receive of 8 KiB from host memory", "an alltoall of 2 MiB", "a reduce_scatter of 2 MiB" };
+static const char *const names[KINDS] = { "a send of 16 KiB", "a send of 4 MiB", "a receive of 8 KiB from host memory",
+                                          "an alltoall of 2 MiB", "a reduce_scatter of 2 MiB" };
 
 struct held {
     gpu_stream_t stream;
@@ -87,7 +88,8 @@ static void check_held(struct held *held, int turn)
         idle += stream_idle_within(held[i].stream, LIMIT_MS, NULL);
         right += pattern_wrong_on_gpu(held[i].buffer, held_bytes(i), key_of(turn, i)) == held_bytes(i);
     }
-    report(idle == HELD && right == HELD, "turn %d: %d of %d streams that waited have gone on, %d messages are right", turn, idle, HELD, right);
+    report(idle == HELD && right == HELD, "turn %d: %d of %d streams that waited have gone on, %d messages are right", turn, idle,
+           HELD, right);
 }
 
 static void hold(struct gpu_rank *self, struct held *held, pk_comm_t *comm, char *in, char *out)
@@ -212,7 +214,8 @@ static void take_one(struct gpu_rank *self, pk_comm_t *comm, char *to, char *fro
     for (int i = 0; i < HELD && self->rank == 1; i++)
         must_be_ok(pk_send(from, held_bytes(i), PK_UINT8, 0, comm, PK_BLOCKING), "pk_send");
     report(stream_idle_within(self->stream, LIMIT_MS, NULL), "turn %d: rank %d has its message", turn, self->rank);
-    report(pattern_wrong_on_gpu(to, LONG_BYTES, key_of(turn, self->rank)) == LONG_BYTES, "turn %d: rank %d: and it is right", turn, self->rank);
+    report(pattern_wrong_on_gpu(to, LONG_BYTES, key_of(turn, self->rank)) == LONG_BYTES, "turn %d: rank %d: and it is right",
+           turn, self->rank);
 }
 
 /* ---- ---- */
@@ -279,6 +282,7 @@ int main(void)
     ranks_drive(&(struct ranks_turn){ .role = "ends", .size = 2, .timeout_ms = 100000 }, "an operation beside streams that wait");
     if (gpu_count() > 1) /* copies inside a GPU would stand still too */
         ranks_drive(&(struct ranks_turn){ .role = "all", .size = 2, .timeout_ms = 60000 }, "all queues are kept");
-    ranks_drive(&(struct ranks_turn){ .role = "mixed", .size = 3, .timeout_ms = 60000 }, "messages to the same GPU and to another");
+    ranks_drive(&(struct ranks_turn){ .role = "mixed", .size = 3, .timeout_ms = 60000 },
+                "messages to the same GPU and to another");
     return report_end();
 }

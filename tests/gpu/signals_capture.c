@@ -119,7 +119,8 @@ static void replay_in_a_row(struct gpu_rank *self, gpu_graph_t graph, char *sour
     for (int i = 0; i < 50; i++)
         gpu_graph_launch(graph, self->stream);
     report(stream_idle_within(self->stream, 20000, NULL), "rank %d: 50 replays in a row end", self->rank);
-    report(pattern_wrong_on_gpu(result, BYTES, 78 - (uint64_t)self->rank) == BYTES, "rank %d: 50 replays in a row, right data", self->rank);
+    report(pattern_wrong_on_gpu(result, BYTES, 78 - (uint64_t)self->rank) == BYTES, "rank %d: 50 replays in a row, right data",
+           self->rank);
 }
 
 /* Memory that a peer cannot map may be sent, and nothing can be received into it; host memory is not captured at all. */
@@ -182,8 +183,8 @@ static int rank_main(void)
     replay(&self, graph, source, result);
     replay_in_a_row(&self, graph, source, result);
     pthread_join(thread, NULL);
-    report(eager.wrong == 0 && eager.turns == EAGER_TURNS, "rank %d: beside it %d eager exchanges, %d wrong", self.rank, eager.turns,
-           eager.wrong);
+    report(eager.wrong == 0 && eager.turns == EAGER_TURNS, "rank %d: beside it %d eager exchanges, %d wrong", self.rank,
+           eager.turns, eager.wrong);
     pthread_barrier_destroy(&made);
     ranks_meet();
     gpu_graph_free(graph);
@@ -198,7 +199,8 @@ static int rank_main(void)
 static void drive(const char *connections)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
-    ranks_drive(&(struct ranks_turn){ .role = "capture", .size = 2, .timeout_ms = 100000 }, "capture, connections %s", connections);
+    ranks_drive(&(struct ranks_turn){ .role = "capture", .size = 2, .timeout_ms = 100000 }, "capture, connections %s",
+                connections);
 }
 
 int main(void)

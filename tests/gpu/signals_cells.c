@@ -25,14 +25,21 @@ static int number(const char *name, int usual)
 static pk_result_t coll(const void *in, void *out, pk_comm_t *comm, pk_stream_t stream)
 {
     switch (number("COLL", 0)) {
-    case 0: return pk_allgather(in, out, BYTES, PK_UINT8, comm, stream);
-    case 1: return pk_broadcast(out, out, BYTES, PK_UINT8, 0, comm, stream);
-    case 2: return pk_alltoall(out, (char *)out + 2 * BYTES, BYTES, PK_UINT8, comm, stream);
-    default: return pk_broadcast(out, out, BYTES, PK_UINT8, 1, comm, stream);
+    case 0:
+        return pk_allgather(in, out, BYTES, PK_UINT8, comm, stream);
+    case 1:
+        return pk_broadcast(out, out, BYTES, PK_UINT8, 0, comm, stream);
+    case 2:
+        return pk_alltoall(out, (char *)out + 2 * BYTES, BYTES, PK_UINT8, comm, stream);
+    default:
+        return pk_broadcast(out, out, BYTES, PK_UINT8, 1, comm, stream);
     }
 }
 
-static _Atomic int64_t *word(int w) { return &ranks_shared()->words[w]; }
+static _Atomic int64_t *word(int w)
+{
+    return &ranks_shared()->words[w];
+}
 
 static void until(int w, int64_t v)
 {
@@ -48,13 +55,15 @@ static void say(struct gpu_rank *self, const char *what, pk_result_t result, dou
 
     if (result != PK_OK)
         pk_last_error(&info);
-    report(result == PK_OK, "rank %d: %s: %s after %.0f ms %.260s", self->rank, what, pk_strerror(result), monotonic_ms() - begun, result != PK_OK ? info.text : "");
+    report(result == PK_OK, "rank %d: %s: %s after %.0f ms %.260s", self->rank, what, pk_strerror(result), monotonic_ms() - begun,
+           result != PK_OK ? info.text : "");
 }
 
 static void let_go(const struct gpu_rank *self, gpu_stream_t other, uint32_t *flag)
 {
     __atomic_store_n(flag, 1, __ATOMIC_SEQ_CST);
-    report(stream_idle_within(other, 20000, NULL) && stream_idle_within(self->stream, 20000, NULL), "rank %d: streams are over", self->rank);
+    report(stream_idle_within(other, 20000, NULL) && stream_idle_within(self->stream, 20000, NULL), "rank %d: streams are over",
+           self->rank);
 }
 
 /* rank 0 queues n allgathers without rank 1 calling */
@@ -214,8 +223,7 @@ static void declined(struct gpu_rank *self)
     ranks_meet();
     begun = monotonic_ms();
     for (int i = 0; i < n && result == PK_OK; i++) {
-        result = self->rank == 0 ? coll(in, out, self->comm, self->in_stream)
-                                 : coll(hin, hout, self->comm, PK_BLOCKING);
+        result = self->rank == 0 ? coll(in, out, self->comm, self->in_stream) : coll(hin, hout, self->comm, PK_BLOCKING);
         if (result != PK_OK)
             printf("rank %d: stopped at %d\n", self->rank, i);
     }
@@ -323,7 +331,8 @@ static void false_ok(struct gpu_rank *self)
         must_be_ok(pk_recv(buf, BYTES * 64, PK_UINT8, 0, self->comm, host), "recv");
         atomic_store(word(QUEUED), 1);
         result = pk_stream_synchronize(host);
-        report(result != PK_OK || pattern_wrong_on_gpu(buf, BYTES * 64, 1) == BYTES * 64, "rank 1: %s, and the first wrong byte is %zu", pk_strerror(result), pattern_wrong_on_gpu(buf, BYTES * 64, 1));
+        report(result != PK_OK || pattern_wrong_on_gpu(buf, BYTES * 64, 1) == BYTES * 64,
+               "rank 1: %s, and the first wrong byte is %zu", pk_strerror(result), pattern_wrong_on_gpu(buf, BYTES * 64, 1));
         report(stream_idle_within(self->stream, 5000, NULL), "rank %d: stream is let go", self->rank);
     }
     ranks_meet();
@@ -391,13 +400,17 @@ static void fused_group(struct gpu_rank *self)
 
     ranks_meet();
     if (self->rank == 0) {
-        must_be_ok(number("BARRIER", 0) ? pk_barrier(self->comm, self->in_stream) : pk_allgather(in, out, BYTES, PK_UINT8, self->comm, self->in_stream), "allgather");
+        must_be_ok(number("BARRIER", 0) ? pk_barrier(self->comm, self->in_stream)
+                                        : pk_allgather(in, out, BYTES, PK_UINT8, self->comm, self->in_stream),
+                   "allgather");
         must_be_ok(pk_send(buf, BYTES * 16, PK_UINT8, 1, self->comm, self->in_stream), "send");
         atomic_store(word(GO), 1);
     } else {
         until(GO, 1);
         pk_group_start();
-        must_be_ok(number("BARRIER", 0) ? pk_barrier(self->comm, self->in_stream) : pk_allgather(in, out, BYTES, PK_UINT8, self->comm, self->in_stream), "allgather");
+        must_be_ok(number("BARRIER", 0) ? pk_barrier(self->comm, self->in_stream)
+                                        : pk_allgather(in, out, BYTES, PK_UINT8, self->comm, self->in_stream),
+                   "allgather");
         must_be_ok(pk_recv(buf, BYTES * 16, PK_UINT8, 0, self->comm, self->in_stream), "recv");
         must_be_ok(pk_group_end(), "group");
     }
@@ -411,7 +424,9 @@ static void empty(struct gpu_rank *self)
     const size_t counts[2] = { BYTES, 0 }, offsets[2] = { 0, BYTES };
 
     ranks_meet();
-    must_be_ok(pk_scatterv(self->rank == 0 ? buf : NULL, counts, offsets, buf, counts[self->rank], PK_UINT8, 0, self->comm, self->in_stream), "scatterv");
+    must_be_ok(pk_scatterv(self->rank == 0 ? buf : NULL, counts, offsets, buf, counts[self->rank], PK_UINT8, 0, self->comm,
+                           self->in_stream),
+               "scatterv");
     report(stream_idle_within(self->stream, 3000, NULL), "rank %d: stream is over", self->rank);
     must_be_ok(pk_barrier(self->comm, PK_BLOCKING), "barrier");
     report(true, "rank %d: goes on", self->rank);
@@ -469,7 +484,8 @@ static void abort_ahead(struct gpu_rank *self)
         atomic_store(word(GO), 1);
         for (int i = 0; i < 200 && result == PK_OK; i++)
             result = coll(in, out, self->comm, self->in_stream);
-        report(monotonic_ms() - begun < 1300, "rank 0: the call ended after %.0f ms, %s", monotonic_ms() - begun, pk_strerror(result));
+        report(monotonic_ms() - begun < 1300, "rank 0: the call ended after %.0f ms, %s", monotonic_ms() - begun,
+               pk_strerror(result));
         pthread_join(thread, NULL);
         report(stream_idle_within(self->stream, 1000, NULL), "rank %d: stream is let go", self->rank);
         atomic_store(word(QUEUED), 1);
@@ -483,21 +499,11 @@ static const struct {
     const char *name;
     void (*run)(struct gpu_rank *self);
 } modes[] = {
-    { "ahead", ahead },
-    { "group", group },
-    { "barriers", barriers },
-    { "sends", sends },
-    { "held_coll", held_coll },
-    { "declined", declined },
-    { "slots", slots },
-    { "aborted", aborted },
-    { "fused_group", fused_group },
-    { "empty", empty },
-    { "in_place", in_place },
-    { "false_ok", false_ok },
-    { "mismatch", mismatch },
-    { "killed", killed },
-    { "abort_ahead", abort_ahead },
+    { "ahead", ahead },       { "group", group },         { "barriers", barriers },
+    { "sends", sends },       { "held_coll", held_coll }, { "declined", declined },
+    { "slots", slots },       { "aborted", aborted },     { "fused_group", fused_group },
+    { "empty", empty },       { "in_place", in_place },   { "false_ok", false_ok },
+    { "mismatch", mismatch }, { "killed", killed },       { "abort_ahead", abort_ahead },
 };
 
 static int rank_main(void)

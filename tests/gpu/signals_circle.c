@@ -62,7 +62,8 @@ static int place_in(const int *order, int rank)
 /* Who sends has the pattern. */
 static void fill(const struct gpu_rank *self, bool forth, const struct buffers *m, uint64_t key)
 {
-    const bool sends_a = self->rank == (forth ? 1 : 0), sends_b = self->rank == (forth ? 2 : 0), sends_x = self->rank == (forth ? 2 : 1);
+    const bool sends_a = self->rank == (forth ? 1 : 0), sends_b = self->rank == (forth ? 2 : 0),
+               sends_x = self->rank == (forth ? 2 : 1);
 
     pattern_to_gpu(m->a, m->bytes, sends_a ? key + A : 0);
     pattern_to_gpu(m->b, m->bytes, sends_b ? key + B : 0);
@@ -97,7 +98,8 @@ static void all_orders(struct gpu_rank *self, size_t bytes)
         call(self, forth, &m);
         idle = stream_idle_within(self->stream, LIMIT_MS, NULL);
         report(idle && is_right(self, &m, key), "rank %d, %zu bytes, %s, rank %d calls first, then %d: %s", self->rank, bytes,
-               forth ? "to rank 0" : "from rank 0", orders[i % ORDERS][0], orders[i % ORDERS][1], idle ? "all has come" : "stands still");
+               forth ? "to rank 0" : "from rank 0", orders[i % ORDERS][0], orders[i % ORDERS][1],
+               idle ? "all has come" : "stands still");
         ranks_meet();
     }
     gpu_free(m.a);
@@ -126,6 +128,7 @@ int main(void)
     if (!gpu_enough(2))
         return GPU_SKIPPED;
     for (int i = 0; i < 2; i++)
-        ranks_drive(&(struct ranks_turn){ .role = roles[i], .size = RANKS, .timeout_ms = 90000 }, "circles, sm_policy %s", roles[i]);
+        ranks_drive(&(struct ranks_turn){ .role = roles[i], .size = RANKS, .timeout_ms = 90000 }, "circles, sm_policy %s",
+                    roles[i]);
     return report_end();
 }

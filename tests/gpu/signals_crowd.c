@@ -14,8 +14,8 @@
 #define STREAMS 10 /* of each: 200 in all */
 #define LONGEST ((size_t)576 << 10)
 #define OTHERS 4
-#define LEAST 64   /* that must be taken */
-#define ROOM 128   /* of a GPU */
+#define LEAST 64       /* that must be taken */
+#define ROOM 128       /* of a GPU */
 #define TIMEOUT_MS 100 /* of the first call that finds no room; of each that is refused after another, half as long */
 
 enum { POSTED, SERVED }; /* shared words: posts so far, communicators served so far */
@@ -127,7 +127,8 @@ static void receive_round(int round, int64_t *done)
     atomic_store(&shared->words[POSTED], round + 1);
     for (int c = COMMS - 1; c >= 0; c--) {
         if (!all_idle_within(c, 40000)) {
-            report(false, "round %d: communicator %d was served and %d of %d streams went on", round, c, idle_streams(c), STREAMS);
+            report(false, "round %d: communicator %d was served and %d of %d streams went on", round, c, idle_streams(c),
+                   STREAMS);
             exit(1);
         }
         atomic_fetch_add(&shared->words[SERVED], 1);

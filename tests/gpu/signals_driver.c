@@ -25,7 +25,7 @@
 
 #define LENGTHS 4
 #define LONG_SUM 3 /* the length that only sums have: more than one kernel makes */
-#define OPS 64 /* at most */
+#define OPS 64     /* at most */
 #define STREAMS 100
 #define SPARE_BYTES ((size_t)4 << 20)
 #define DEADLINE_MS 60000
@@ -34,14 +34,15 @@
 #define LATE_SOFTWARE_MS 30
 #define LATER_MS 500
 #define ENGAGED_US 10000 /* until the thread has something to do: the driver is busy by then */
-#define GIVE_UP 2 /* failed cells; `full` tries all */
+#define GIVE_UP 2        /* failed cells; `full` tries all */
 
 /* Who calls the driver, and what. */
 enum { BY_RANK_0, BY_RANK_1, BY_BOTH, WHOS };
 enum { LOAD, FREE, ALLOCATE, LAUNCH, MAKE_STREAMS, SYNCHRONISE, WHATS };
 
 static const char *const who_names[] = { "rank 0", "rank 1", "each rank" };
-static const char *const what_names[] = { "loads a module", "frees memory", "allocates memory", "launches a kernel for the first time",
+static const char *const what_names[] = { "loads a module",    "frees memory",
+                                          "allocates memory",  "launches a kernel for the first time",
                                           "makes 100 streams", "synchronises the context" };
 
 /* When the library's threads are stopped. */
@@ -100,7 +101,8 @@ static struct cell cell_of(int number)
 
 static bool is_chosen(const struct bed *bed, const struct cell *cell)
 {
-    if ((cell->length > 0 && !gpu_ops_has_lengths(cell->op)) || (cell->length == LONG_SUM && (!gpu_ops_sums(cell->op) || gpu_is_software())))
+    if ((cell->length > 0 && !gpu_ops_has_lengths(cell->op)) ||
+        (cell->length == LONG_SUM && (!gpu_ops_sums(cell->op) || gpu_is_software())))
         return false;
     if (bed->stops != NEVER || bed->message != NULL)
         return !cell->later && cell->who == 0 && cell->what == 0;
@@ -207,8 +209,8 @@ static bool judge(struct bed *bed, const struct cell *cell, pk_result_t called, 
         wrong = "wrong bytes";
     if (wrong == NULL)
         return true;
-    report(false, "rank %d: %s, blocks of %zu bytes, %s %s: %s; the call returned %d; %.300s", bed->rank.rank, gpu_ops_name(cell->op),
-           bed->lengths[cell->length] * sizeof(float), bed->stops != NEVER ? "all" : who_names[cell->who],
+    report(false, "rank %d: %s, blocks of %zu bytes, %s %s: %s; the call returned %d; %.300s", bed->rank.rank,
+           gpu_ops_name(cell->op), bed->lengths[cell->length] * sizeof(float), bed->stops != NEVER ? "all" : who_names[cell->who],
            bed->stops != NEVER ? "threads of the library stand still" : what_names[cell->what], wrong, (int)called, info.text);
     return false;
 }
@@ -286,7 +288,8 @@ static bool refused_by_either(struct bed *bed, const struct cell *cell)
     atomic_store(&shared->rank_words[bed->rank.rank][REFUSED],
                  gpu_ops_explain(&bed->ops, cell->op, bed->lengths[cell->length]) == PK_ERR_NEEDS_SM);
     ranks_meet();
-    *answer = atomic_load(&shared->rank_words[0][REFUSED]) + atomic_load(&shared->rank_words[1][REFUSED]) > 0 ? REFUSED_HERE : POSSIBLE;
+    *answer =
+        atomic_load(&shared->rank_words[0][REFUSED]) + atomic_load(&shared->rank_words[1][REFUSED]) > 0 ? REFUSED_HERE : POSSIBLE;
     ranks_meet();
     return *answer == REFUSED_HERE;
 }

@@ -159,8 +159,8 @@ static bool run_round(struct bed *bed, int round, int hold_ms)
     if (!is_canary(bed->to, MOST))
         right = report(false, "rank %d: something came into a buffer that was the program's again", bed->self.rank);
     if (!right)
-        printf("rank %d: round %d: %s of %zu bytes, rank %d sends; %s; %s\n", bed->self.rank, round, operation_names[turn.operation], turn.bytes,
-               turn.sender, end_names[turn.end], held_names[turn.held]);
+        printf("rank %d: round %d: %s of %zu bytes, rank %d sends; %s; %s\n", bed->self.rank, round,
+               operation_names[turn.operation], turn.bytes, turn.sender, end_names[turn.end], held_names[turn.held]);
     return right;
 }
 
@@ -173,8 +173,8 @@ static bool nothing_grows(struct bed *bed, int round)
     }
     if (round <= SETTLED || (open_files() <= bed->files + 4 && count_maps() <= bed->maps + 40))
         return true;
-    return report(false, "rank %d: %d descriptors and %d mappings after %d rounds, %d and %d after %d", bed->self.rank, open_files(), count_maps(),
-                  round, bed->files, bed->maps, SETTLED);
+    return report(false, "rank %d: %d descriptors and %d mappings after %d rounds, %d and %d after %d", bed->self.rank,
+                  open_files(), count_maps(), round, bed->files, bed->maps, SETTLED);
 }
 
 static int rank_main(void)
@@ -204,7 +204,10 @@ int main(int argc, char **argv)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .word = (int64_t)hold_ms << 32 | rounds,
-                                      .timeout_ms = 100000 + (int)(rounds * (2000 + hold_ms)) }, "%ld failures", rounds);
+    ranks_drive(&(struct ranks_turn){ .role = "rank",
+                                      .size = 2,
+                                      .word = (int64_t)hold_ms << 32 | rounds,
+                                      .timeout_ms = 100000 + (int)(rounds * (2000 + hold_ms)) },
+                "%ld failures", rounds);
     return report_end();
 }

@@ -63,12 +63,17 @@ static float expected(const struct turn *t, size_t i)
     float sum = 0;
 
     switch (t->what) {
-    case BROADCAST: return number(i, t->root, t->number);
-    case SCATTER: return number(block + i, t->root, t->number);
+    case BROADCAST:
+        return number(i, t->root, t->number);
+    case SCATTER:
+        return number(block + i, t->root, t->number);
     case GATHER:
-    case ALLGATHER: return number(i % t->count, (int)(i / t->count), t->number);
-    case ALLTOALL: return number(block + i % t->count, (int)(i / t->count), t->number);
-    default: break;
+    case ALLGATHER:
+        return number(i % t->count, (int)(i / t->count), t->number);
+    case ALLTOALL:
+        return number(block + i % t->count, (int)(i / t->count), t->number);
+    default:
+        break;
     }
     for (int r = 0; r < t->self->size; r++)
         sum += number(t->what == REDUCE_SCATTER ? block + i : i, r, t->number);
@@ -80,14 +85,22 @@ static pk_result_t call(const struct turn *t, const float *in, float *out)
     pk_comm_t *comm = t->self->comm;
 
     switch (t->what) {
-    case REDUCE: return pk_reduce(in, out, t->count, PK_F32, PK_SUM, t->root, comm, t->stream);
-    case BROADCAST: return pk_broadcast(in, out, t->count, PK_F32, t->root, comm, t->stream);
-    case GATHER: return pk_gather(in, out, t->count, PK_F32, t->root, comm, t->stream);
-    case SCATTER: return pk_scatter(in, out, t->count, PK_F32, t->root, comm, t->stream);
-    case ALLGATHER: return pk_allgather(in, out, t->count, PK_F32, comm, t->stream);
-    case ALLTOALL: return pk_alltoall(in, out, t->count, PK_F32, comm, t->stream);
-    case REDUCE_SCATTER: return pk_reduce_scatter(in, out, t->count, PK_F32, PK_SUM, comm, t->stream);
-    default: return pk_allreduce(in, out, t->count, PK_F32, PK_SUM, comm, t->stream);
+    case REDUCE:
+        return pk_reduce(in, out, t->count, PK_F32, PK_SUM, t->root, comm, t->stream);
+    case BROADCAST:
+        return pk_broadcast(in, out, t->count, PK_F32, t->root, comm, t->stream);
+    case GATHER:
+        return pk_gather(in, out, t->count, PK_F32, t->root, comm, t->stream);
+    case SCATTER:
+        return pk_scatter(in, out, t->count, PK_F32, t->root, comm, t->stream);
+    case ALLGATHER:
+        return pk_allgather(in, out, t->count, PK_F32, comm, t->stream);
+    case ALLTOALL:
+        return pk_alltoall(in, out, t->count, PK_F32, comm, t->stream);
+    case REDUCE_SCATTER:
+        return pk_reduce_scatter(in, out, t->count, PK_F32, PK_SUM, comm, t->stream);
+    default:
+        return pk_allreduce(in, out, t->count, PK_F32, PK_SUM, comm, t->stream);
     }
 }
 
@@ -176,12 +189,13 @@ static void rows(struct gpu_rank *self)
         streams[s] = gpu_stream_new();
     for (turn.number = 0; turn.number < TURNS && host[0] != NULL && host[1] != NULL; turn.number++)
         if (!turn_once(&turn, streams, device, host)) {
-            report(false, "rank %d: turn %d, collective %d of %zu, root %d, is wrong", self->rank, turn.number, (int)turn.what, turn.count,
-                   turn.root);
+            report(false, "rank %d: turn %d, collective %d of %zu, root %d, is wrong", self->rank, turn.number, (int)turn.what,
+                   turn.count, turn.root);
             wrong++;
         }
-    report(wrong == 0 && turn.number == TURNS, "rank %d: %d of %d collectives of all kinds, in changing streams and memory, are wrong",
-           self->rank, wrong, turn.number);
+    report(wrong == 0 && turn.number == TURNS,
+           "rank %d: %d of %d collectives of all kinds, in changing streams and memory, are wrong", self->rank, wrong,
+           turn.number);
     must_be_ok(pk_comm_stats(self->comm, &stats), "pk_comm_stats");
     report(stats.kernels_reaching > 0, "rank %d: %llu kernels of long ones had all buffers mapped", self->rank,
            (unsigned long long)stats.kernels_reaching);
@@ -212,7 +226,8 @@ static void without_a_look(struct gpu_rank *self)
            self->rank);
     for (int turn = 0; turn < TURNS; turn++)
         for (int r = 0; r < self->size; r++)
-            wrong += pattern_wrong_on_gpu(all + bytes * (size_t)(turn * self->size + r), bytes, (uint64_t)(turn * 64 + r)) != bytes;
+            wrong +=
+                pattern_wrong_on_gpu(all + bytes * (size_t)(turn * self->size + r), bytes, (uint64_t)(turn * 64 + r)) != bytes;
     report(wrong == 0, "rank %d: %d of %d blocks in a row without a look are wrong", self->rank, wrong, TURNS * self->size);
     gpu_stream_free(second);
 }
@@ -242,7 +257,8 @@ static void in_pieces(struct gpu_rank *self)
 }
 
 /* Another communicator that ends as `expected` says; whoever calls reads of `culprit`. */
-static void ends_badly(struct gpu_rank *self, size_t count, bool calls, pk_result_t expected, const char *culprit, const char *what)
+static void ends_badly(struct gpu_rank *self, size_t count, bool calls, pk_result_t expected, const char *culprit,
+                       const char *what)
 {
     pk_comm_t *comm = gpu_rank_another(self, 3000);
     float *buffer = gpu_alloc(4096 * sizeof(float));

@@ -83,7 +83,8 @@ static void try_while_held(struct gpu_rank *self, struct holder *holder, const s
     ranks_meet();
     let_go(holder);
     stream_idle_within(self->stream, LIMIT_MS, NULL);
-    report(pattern_wrong_on_gpu(b->result, bytes, (uint64_t)(1 - self->rank) + bytes) == bytes, "%zu bytes: the data is right", bytes);
+    report(pattern_wrong_on_gpu(b->result, bytes, (uint64_t)(1 - self->rank) + bytes) == bytes, "%zu bytes: the data is right",
+           bytes);
     ranks_meet();
 }
 
@@ -115,7 +116,12 @@ int main(int argc, char **argv)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "hold", .size = 2, .timeout_ms = 90000,
-                                      .word = argc > 1 ? atoll(argv[1]) : gpu_is_software() ? 16 << 20 : 1 << 30 }, "zero SM");
+    ranks_drive(&(struct ranks_turn){ .role = "hold",
+                                      .size = 2,
+                                      .timeout_ms = 90000,
+                                      .word = argc > 1            ? atoll(argv[1])
+                                              : gpu_is_software() ? 16 << 20
+                                                                  : 1 << 30 },
+                "zero SM");
     return report_end();
 }

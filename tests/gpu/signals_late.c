@@ -127,8 +127,8 @@ static void receive_late(struct gpu_rank *self, double late_ms)
     report(least_batches(workers) >= ENOUGH_BATCHES && (gpu_is_software() || worst_gap(workers) < late_ms / 2),
            "connections %s: beside a pending receive %u batches, worst gap %.1f ms", connections, least_batches(workers),
            worst_gap(workers));
-    report(monotonic_ms() - begin > late_ms * 0.9, "connections %s: the receive ended after %.0f ms, not before the send", connections,
-           monotonic_ms() - begin);
+    report(monotonic_ms() - begin > late_ms * 0.9, "connections %s: the receive ended after %.0f ms, not before the send",
+           connections, monotonic_ms() - begin);
     report(stream_idle_within(self->stream, 5000, NULL), "connections %s: the receive ended", connections);
     report(pattern_wrong_on_gpu(buffer, BYTES, 7) == BYTES, "connections %s: the data is right", connections);
     must_be_ok(pk_comm_stats(self->comm, &stats), "pk_comm_stats");
@@ -170,8 +170,10 @@ static int rank_main(void)
 static void drive(const char *connections, double late_s)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
-    ranks_drive(&(struct ranks_turn){ .role = "late", .size = 2, .timeout_ms = (int)(late_s * 1000 + 60000),
-                                      .word = (int64_t)(late_s * 1000) }, "connections %s", connections);
+    ranks_drive(
+        &(struct ranks_turn){
+            .role = "late", .size = 2, .timeout_ms = (int)(late_s * 1000 + 60000), .word = (int64_t)(late_s * 1000) },
+        "connections %s", connections);
 }
 
 int main(int argc, char **argv)

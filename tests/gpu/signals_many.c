@@ -76,7 +76,9 @@ static void receive_all(int turn)
 
     for (int c = 0; c < COMMS; c++)
         for (int s = 0; s < STREAMS; s++)
-            must_be_ok(pk_recv(lots[c].buffers[s], length_of(c, s), PK_UINT8, 1, lots[c].comm, PK_CUDA_STREAM(lots[c].streams[s])), "pk_recv");
+            must_be_ok(
+                pk_recv(lots[c].buffers[s], length_of(c, s), PK_UINT8, 1, lots[c].comm, PK_CUDA_STREAM(lots[c].streams[s])),
+                "pk_recv");
     printf("INFO turn %d: 64 receives posted in %.2f ms\n", turn, monotonic_ms() - begin);
     usleep(20000);
     for (int c = 0; c < COMMS; c++)
@@ -108,7 +110,9 @@ static void send_all(int turn)
         while (atomic_load(&ranks_shared()->words[ROUND_SERVED]) < turn * COMMS + COMMS - c)
             usleep(500);
         for (int s = 0; s < STREAMS; s++)
-            must_be_ok(pk_send(lots[c].buffers[s], length_of(c, s), PK_UINT8, 0, lots[c].comm, PK_CUDA_STREAM(lots[c].streams[s])), "pk_send");
+            must_be_ok(
+                pk_send(lots[c].buffers[s], length_of(c, s), PK_UINT8, 0, lots[c].comm, PK_CUDA_STREAM(lots[c].streams[s])),
+                "pk_send");
     }
     for (int c = 0; c < COMMS; c++)
         report(all_idle_within(&lots[c], 20000), "turn %d: the sends of communicator %d ended", turn, c);

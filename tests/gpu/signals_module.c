@@ -160,11 +160,12 @@ static void judge(struct gpu_rank *self, const char *out, pk_result_t called, do
     pk_last_error(&info);
     report(idle, "rank %d: the stream goes on; the driver kept the caller for %.1f ms", self->rank, took_ms);
     if (is_role("abort")) {
-        report(is_ended(self, result), "rank %d: the alltoall was ended by the abort: %d: %.200s", self->rank, (int)result, info.text);
+        report(is_ended(self, result), "rank %d: the alltoall was ended by the abort: %d: %.200s", self->rank, (int)result,
+               info.text);
         return;
     }
-    report(called == PK_OK && result == PK_OK, "rank %d: the alltoall has no error: %d, %d: %.200s", self->rank, (int)called, (int)result,
-           info.text);
+    report(called == PK_OK && result == PK_OK, "rank %d: the alltoall has no error: %d, %d: %.200s", self->rank, (int)called,
+           (int)result, info.text);
     report(idle && pattern_wrong_on_gpu(out + (size_t)(1 - self->rank) * BLOCK, BLOCK, (uint64_t)(1 - self->rank)) == BLOCK,
            "rank %d: the alltoall is right", self->rank);
 }

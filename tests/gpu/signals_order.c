@@ -157,8 +157,7 @@ static void allreduce_turns(struct gpu_rank *self, struct side *sides)
         }
     }
     for (int c = 0; c < COMMS; c++) {
-        report(stream_idle_within(sides[c].stream, 20000, NULL), "rank %d: allreduces of communicator %d end", self->rank,
-               c);
+        report(stream_idle_within(sides[c].stream, 20000, NULL), "rank %d: allreduces of communicator %d end", self->rank, c);
         check_sums(&sides[c], c, turns);
     }
 }

@@ -13,7 +13,7 @@
 
 #define ROW 200
 #define STREAMS 3
-#define COUNT ((size_t)40000) /* 19 CTAs and a bit */
+#define COUNT ((size_t)40000)        /* 19 CTAs and a bit */
 #define LONG_COUNT ((size_t)1 << 18) /* 1 MiB, all 32 CTAs */
 #define LONG_BYTES ((LONG_COUNT + 1) * sizeof(float))
 #define TIMEOUT_MS 10000
@@ -62,7 +62,8 @@ static void one(struct gpu_rank *self, struct row *r, int turn, gpu_stream_t str
 {
     float *in = r->in + (size_t)(turn % 2) * COUNT;
 
-    must_be_ok(pk_allreduce(in, r->out[turn], count_of(turn), PK_F32, PK_SUM, self->comm, PK_CUDA_STREAM(stream)), "pk_allreduce");
+    must_be_ok(pk_allreduce(in, r->out[turn], count_of(turn), PK_F32, PK_SUM, self->comm, PK_CUDA_STREAM(stream)),
+               "pk_allreduce");
 }
 
 static bool is_right(struct row *r, int turn)
@@ -105,7 +106,8 @@ static void long_ones(struct gpu_rank *self, gpu_stream_t stream)
         for (size_t i = 0; i < count; i++)
             host[i] = value(self->rank, turn, i);
         gpu_copy(in, host, count * sizeof *host);
-        must_be_ok(pk_allreduce(in, in_place ? in : out, count, PK_F32, PK_SUM, self->comm, PK_CUDA_STREAM(stream)), "pk_allreduce");
+        must_be_ok(pk_allreduce(in, in_place ? in : out, count, PK_F32, PK_SUM, self->comm, PK_CUDA_STREAM(stream)),
+                   "pk_allreduce");
         report(stream_idle_within(stream, 20000, NULL), "rank %d: %zu elements are over", self->rank, count);
         gpu_copy(host, in_place ? in : out, count * sizeof *host);
         for (size_t i = 0; i < count; i++)
@@ -133,7 +135,8 @@ static void held_up(struct gpu_rank *self, struct row *r)
     known = comes_to(self, 1);
     report(known, "rank %d: the first's end is known while the second is held up: %d pending", self->rank, pending(self));
     atomic_store((_Atomic uint32_t *)flag, 1);
-    report(stream_idle_within(r->streams[1], 20000, NULL) && comes_to(self, 0), "rank %d: the second is over, and known", self->rank);
+    report(stream_idle_within(r->streams[1], 20000, NULL) && comes_to(self, 0), "rank %d: the second is over, and known",
+           self->rank);
     gpu_host_free(flag);
 }
 

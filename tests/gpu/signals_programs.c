@@ -73,7 +73,8 @@ static void call_collective(struct bed *bed, const struct call *call)
     if (comm == COMMS_PAIRS)
         must_be_ok(pk_alltoall(bed->block_from, bed->block_to[comm], BLOCK, PK_UINT8, bed->comms[comm], stream), "pk_alltoall");
     else
-        must_be_ok(pk_allreduce(bed->block_from, bed->block_to[comm], BLOCK, PK_UINT8, PK_SUM, bed->comms[comm], stream), "pk_allreduce");
+        must_be_ok(pk_allreduce(bed->block_from, bed->block_to[comm], BLOCK, PK_UINT8, PK_SUM, bed->comms[comm], stream),
+                   "pk_allreduce");
 }
 
 static void call_group(struct bed *bed, const struct call *call)
@@ -94,7 +95,8 @@ static bool stands_still(struct bed *bed, int stream)
 {
     if (stream_idle_within(bed->streams[stream], LIMIT_MS, NULL))
         return false;
-    report(false, "rank %d: stream %d stands still: %s", bed->self.rank, stream, pk_strerror(pk_comm_async_error(bed->self.comm)));
+    report(false, "rank %d: stream %d stands still: %s", bed->self.rank, stream,
+           pk_strerror(pk_comm_async_error(bed->self.comm)));
     for (int i = 0; i < COMMS_MAX; i++)
         gpu_show_pending(bed->comms[i]);
     return true;
@@ -293,7 +295,9 @@ int main(int argc, char **argv)
     if (!gpu_enough(2))
         return GPU_SKIPPED;
     for (int size = 2; size <= MODEL_RANKS; size++)
-        ranks_drive(&(struct ranks_turn){ .role = "rank", .size = size, .timeout_ms = 100000 + (int)programs * 100,
+        ranks_drive(&(struct ranks_turn){ .role = "rank",
+                                          .size = size,
+                                          .timeout_ms = 100000 + (int)programs * 100,
                                           .word = (int64_t)((uint64_t)(seed + size) << 32 | (uint32_t)programs) },
                     "%ld programs of %d ranks", programs, size);
     return report_end();

@@ -24,9 +24,23 @@ static uint32_t roll(uint32_t n)
 }
 
 enum kind { MESSAGE, BROADCAST, ALLTOALL, ALLGATHER, SUM, BARRIER, ALLTOALLV, KINDS };
-struct op { enum kind kind; int from, to; size_t bytes; int stream[16]; int nap[16]; bool group[16]; bool host[16]; size_t lens[16]; };
+struct op {
+    enum kind kind;
+    int from, to;
+    size_t bytes;
+    int stream[16];
+    int nap[16];
+    bool group[16];
+    bool host[16];
+    size_t lens[16];
+};
 
-struct bed { struct gpu_rank self; gpu_stream_t streams[STREAMS]; char *in[OPS], *out[OPS]; char *hin[OPS], *hout[OPS]; };
+struct bed {
+    struct gpu_rank self;
+    gpu_stream_t streams[STREAMS];
+    char *in[OPS], *out[OPS];
+    char *hin[OPS], *hout[OPS];
+};
 
 static void make(struct op *op, int size)
 {
@@ -60,10 +74,14 @@ static void call(struct bed *b, const struct op *op, int i)
 
     switch (op->kind) {
     case MESSAGE:
-        must_be_ok(op->from == rank ? pk_send(in, op->bytes, PK_UINT8, op->to, comm, s) : pk_recv(out, op->bytes, PK_UINT8, op->from, comm, s), "message");
+        must_be_ok(op->from == rank ? pk_send(in, op->bytes, PK_UINT8, op->to, comm, s)
+                                    : pk_recv(out, op->bytes, PK_UINT8, op->from, comm, s),
+                   "message");
         return;
     case BROADCAST:
-        must_be_ok(pk_broadcast(rank == op->from ? in : NULL, rank == op->from ? in : out, op->bytes, PK_UINT8, op->from, comm, s), "broadcast");
+        must_be_ok(
+            pk_broadcast(rank == op->from ? in : NULL, rank == op->from ? in : out, op->bytes, PK_UINT8, op->from, comm, s),
+            "broadcast");
         return;
     case ALLTOALL:
         must_be_ok(pk_alltoall(in, out, op->bytes, PK_UINT8, comm, s), "alltoall");
@@ -86,21 +104,41 @@ static void call(struct bed *b, const struct op *op, int i)
     }
 }
 
-static unsigned char byte_of(int rank, int i, int round, size_t at) { return (unsigned char)(rank * 37 + i * 11 + round * 5 + (int)(at % 251)); }
-
-static size_t expect(const struct op *op, int rank, int size, int i, int round, size_t *from, size_t *to, size_t at, unsigned char *v)
+static unsigned char byte_of(int rank, int i, int round, size_t at)
 {
-    (void)from; (void)to;
+    return (unsigned char)(rank * 37 + i * 11 + round * 5 + (int)(at % 251));
+}
+
+static size_t expect(const struct op *op, int rank, int size, int i, int round, size_t *from, size_t *to, size_t at,
+                     unsigned char *v)
+{
+    (void)from;
+    (void)to;
     int block = (int)(at / op->bytes);
     size_t in_block = at % op->bytes;
     switch (op->kind) {
-    case MESSAGE: *v = byte_of(op->from, i, round, at); return op->to == rank && at < op->bytes;
-    case BROADCAST: *v = byte_of(op->from, i, round, at); return op->from != rank && at < op->bytes;
-    case ALLTOALL: *v = byte_of(block, i, round, (size_t)rank * op->bytes + in_block); return block < size;
-    case ALLTOALLV: *v = byte_of(block, i, round, (size_t)rank * op->bytes + in_block); return block < size && in_block < op->lens[(rank + block) % size];
-    case ALLGATHER: *v = byte_of(block, i, round, in_block); return block < size;
-    case SUM: *v = 0; for (int r = 0; r < size; r++) *v = (unsigned char)(*v + byte_of(r, i, round, at)); return at < op->bytes;
-    default: return 0;
+    case MESSAGE:
+        *v = byte_of(op->from, i, round, at);
+        return op->to == rank && at < op->bytes;
+    case BROADCAST:
+        *v = byte_of(op->from, i, round, at);
+        return op->from != rank && at < op->bytes;
+    case ALLTOALL:
+        *v = byte_of(block, i, round, (size_t)rank * op->bytes + in_block);
+        return block < size;
+    case ALLTOALLV:
+        *v = byte_of(block, i, round, (size_t)rank * op->bytes + in_block);
+        return block < size && in_block < op->lens[(rank + block) % size];
+    case ALLGATHER:
+        *v = byte_of(block, i, round, in_block);
+        return block < size;
+    case SUM:
+        *v = 0;
+        for (int r = 0; r < size; r++)
+            *v = (unsigned char)(*v + byte_of(r, i, round, at));
+        return at < op->bytes;
+    default:
+        return 0;
     }
 }
 
@@ -147,10 +185,12 @@ static bool round_of(struct bed *b, int round)
         must_be_ok(pk_group_end(), "group");
     for (int s = 0; s < STREAMS; s++)
         if (!stream_idle_within(b->streams[s], number("LIMIT", 30000), NULL)) {
-            report(false, "rank %d: round %d: stream %d stands still; state %s", rank, round, s, pk_strerror(pk_comm_async_error(b->self.comm)));
+            report(false, "rank %d: round %d: stream %d stands still; state %s", rank, round, s,
+                   pk_strerror(pk_comm_async_error(b->self.comm)));
             gpu_show_pending(b->self.comm);
             for (int i = 0; i < OPS; i++)
-                printf("  rank %d op %d %s %d->%d %zu stream %d group %d host %d\n", rank, i, names[ops[i].kind], ops[i].from, ops[i].to, ops[i].bytes, ops[i].stream[rank], ops[i].group[rank], ops[i].host[rank]);
+                printf("  rank %d op %d %s %d->%d %zu stream %d group %d host %d\n", rank, i, names[ops[i].kind], ops[i].from,
+                       ops[i].to, ops[i].bytes, ops[i].stream[rank], ops[i].group[rank], ops[i].host[rank]);
             right = false;
         }
     for (int i = 0; i < OPS && right; i++) {
@@ -165,7 +205,8 @@ static bool round_of(struct bed *b, int round)
         for (size_t k = 0; k < n; k++) {
             unsigned char v = 0;
             if (expect(&ops[i], rank, size, i, round, NULL, NULL, k, &v) && (unsigned char)host[k] != v) {
-                right = report(false, "rank %d: round %d op %d: %s %d->%d of %zu is wrong at %zu (%02x, not %02x)", rank, round, i, names[ops[i].kind], ops[i].from, ops[i].to, ops[i].bytes, k, (unsigned char)host[k], v);
+                right = report(false, "rank %d: round %d op %d: %s %d->%d of %zu is wrong at %zu (%02x, not %02x)", rank, round,
+                               i, names[ops[i].kind], ops[i].from, ops[i].to, ops[i].bytes, k, (unsigned char)host[k], v);
                 break;
             }
         }
@@ -207,6 +248,7 @@ int main(void)
         return rank_main();
     if (!gpu_enough(2))
         return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = number("RANKS", 2), .timeout_ms = 100000 }, "random, seed %d", number("SEED", 1));
+    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = number("RANKS", 2), .timeout_ms = 100000 }, "random, seed %d",
+                number("SEED", 1));
     return report_end();
 }

@@ -74,7 +74,8 @@ static void sums_are_right(struct gpu_rank *self, size_t block, bool in_place)
     must_be_ok(pk_allreduce(in, out, count, PK_F32, PK_SUM, self->comm, self->in_stream), "pk_allreduce");
     must_end(self, "pk_allreduce");
     wrong = wrong_sums(out, self->size, 0, count);
-    report(wrong == 0, "rank %d of %d: allreduce of %zu, in place %d: %zu are wrong", self->rank, self->size, count, in_place, wrong);
+    report(wrong == 0, "rank %d of %d: allreduce of %zu, in place %d: %zu are wrong", self->rank, self->size, count, in_place,
+           wrong);
 
     parts_to_gpu(in, self->rank, count);
     out = in_place ? in + first : out;
@@ -82,7 +83,8 @@ static void sums_are_right(struct gpu_rank *self, size_t block, bool in_place)
     must_be_ok(pk_reduce_scatter(in, out, block, PK_F32, PK_SUM, self->comm, self->in_stream), "pk_reduce_scatter");
     must_end(self, "pk_reduce_scatter");
     wrong = wrong_sums(out, self->size, first, block);
-    report(wrong == 0, "rank %d of %d: reduce_scatter of %zu, in place %d: %zu are wrong", self->rank, self->size, block, in_place, wrong);
+    report(wrong == 0, "rank %d of %d: reduce_scatter of %zu, in place %d: %zu are wrong", self->rank, self->size, block,
+           in_place, wrong);
     ranks_meet();
     gpu_free(in);
     if (!in_place)

@@ -19,8 +19,8 @@
 
 struct row {
     gpu_stream_t stream;
-    size_t count;                /* of sums */
-    float *sums, *gathered;      /* gathered: a block of BLOCK from each rank */
+    size_t count;           /* of sums */
+    float *sums, *gathered; /* gathered: a block of BLOCK from each rank */
     float *kept[TURNS];
 };
 

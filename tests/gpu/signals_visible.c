@@ -47,8 +47,8 @@ static void ring(struct gpu_rank *self, char *source, char *result)
     must_be_ok(pk_send(source, BYTES, PK_UINT8, next, self->comm, self->in_stream), "pk_send");
     must_be_ok(pk_recv(result, BYTES, PK_UINT8, previous, self->comm, self->in_stream), "pk_recv");
     must_be_ok(pk_group_end(), "pk_group_end");
-    report(finished(self, "ring") && pattern_wrong_on_gpu(result, BYTES, 10 + (uint64_t)previous) == BYTES, "rank %d: send and receive",
-           self->rank);
+    report(finished(self, "ring") && pattern_wrong_on_gpu(result, BYTES, 10 + (uint64_t)previous) == BYTES,
+           "rank %d: send and receive", self->rank);
 }
 
 static void allgather(struct gpu_rank *self, char *source, char *result, bool in_place)

@@ -71,8 +71,8 @@ static void go_on(struct life *l)
 
     must_be_ok(pk_comm_revoke(l->self.comm), "pk_comm_revoke");
     must_be_ok(pk_comm_agree(l->self.comm, 0, NULL, NULL, NULL, &last), "pk_comm_agree");
-    report(last <= l->called, "rank %d: collective %llu was agreed on, and it had called %llu", ranks_rank(), (unsigned long long)last,
-           (unsigned long long)l->called);
+    report(last <= l->called, "rank %d: collective %llu was agreed on, and it had called %llu", ranks_rank(),
+           (unsigned long long)last, (unsigned long long)l->called);
     /* a rank that died behind the last sum was noticed before the sum was looked at */
     if (l->first_op + last > l->op)
         report(is_right(l, &stop), "rank %d: a wrong sum among %d ranks that was agreed on", ranks_rank(), l->self.size);
@@ -165,7 +165,8 @@ static void drive(const int victims[2])
     }
     for (int i = 0; i < 2 && killed[i].ends.fd >= 0; i++) {
         look(&killed[i], TIMEOUT_MS);
-        printf("rank %d: its process needed %.1f ms to end\n", victims[i], (double)(killed[i].ended_ns - killed[i].killed_ns) * 1e-6);
+        printf("rank %d: its process needed %.1f ms to end\n", victims[i],
+               (double)(killed[i].ended_ns - killed[i].killed_ns) * 1e-6);
         close(killed[i].ends.fd);
     }
     atomic_store(&ranks.shared->words[STOP], 1);

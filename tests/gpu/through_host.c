@@ -46,7 +46,7 @@ static const size_t counts[] = { 2, 1024, 33333, 262144, 300001, (20 << 20) / si
 
 struct bed {
     struct gpu_rank self;
-    size_t most;    /* elements of a buffer */
+    size_t most; /* elements of a buffer */
     float *in, *out, *host;
     unsigned turn, wrong;
 };
@@ -179,7 +179,8 @@ static void check(struct bed *bed, enum operation op, size_t n, int root)
     while (at < all && bed->host[at] == expected(bed, op, n, root, at))
         at++;
     if (at < all && bed->wrong++ < 5)
-        report(false, "rank %d: %s of %zu elements: wrong at %zu: %g", bed->self.rank, table[op].name, n, at, (double)bed->host[at]);
+        report(false, "rank %d: %s of %zu elements: wrong at %zu: %g", bed->self.rank, table[op].name, n, at,
+               (double)bed->host[at]);
 }
 
 static void one(struct bed *bed, enum operation op, size_t n)
@@ -226,8 +227,8 @@ static int operations_main(void)
         for (int op = 0; op < OPERATIONS; op++)
             if (is_tried((enum operation)op, counts[c]))
                 one(&bed, (enum operation)op, counts[c]);
-    report(bed.wrong == 0, "rank %d of %d: %u collectives with the library's threads stopped, %u wrong", bed.self.rank, bed.self.size, bed.turn,
-           bed.wrong);
+    report(bed.wrong == 0, "rank %d of %d: %u collectives with the library's threads stopped, %u wrong", bed.self.rank,
+           bed.self.size, bed.turn, bed.wrong);
     look_at_memory(&bed);
     close_bed(&bed);
     return report_end();

@@ -67,8 +67,8 @@ static void captured(struct gpu_rank *self, float *in, float *out)
 
     gpu_capture_begin(self->stream);
     result = pk_allreduce(in, out, COUNT, PK_F32, PK_SUM, self->comm, PK_WITHIN(self->in_stream, CALL_MS));
-    report(gpu_capture_end(self->stream, &graph) == 0 && result == PK_ERR_UNSUPPORTED, "rank %d: what is captured has no deadline of its own: %s", self->rank,
-           pk_strerror(result));
+    report(gpu_capture_end(self->stream, &graph) == 0 && result == PK_ERR_UNSUPPORTED,
+           "rank %d: what is captured has no deadline of its own: %s", self->rank, pk_strerror(result));
     gpu_graph_free(graph);
 }
 

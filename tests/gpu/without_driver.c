@@ -32,8 +32,8 @@ static int rank_main(void)
     config.device = PK_DEVICE_CUDA(0);
     result = pk_comm_init(&none, &config);
     pk_last_error(&info);
-    report(result == PK_ERR_UNSUPPORTED && strstr(info.text, "libcuda") != NULL, "rank %d: on a GPU: %d, %.150s", ranks_rank(), (int)result,
-           info.text);
+    report(result == PK_ERR_UNSUPPORTED && strstr(info.text, "libcuda") != NULL, "rank %d: on a GPU: %d, %.150s", ranks_rank(),
+           (int)result, info.text);
     return report_end();
 }
 

@@ -11,10 +11,16 @@
 #include "known.h"
 #include "world.h"
 
-static const char *const break_names[] = { "ready words behind copies", "done words before copies", "copies behind one another's waits",
+static const char *const break_names[] = { "ready words behind copies",
+                                           "done words before copies",
+                                           "copies behind one another's waits",
                                            "copies of one peer behind one another's waits",
-                                           "copies of one pair and direction behind one another's waits", "waiting copies before others",
-                                           "the last channel", "value waits not counted", "parts one by one", "ready words of all levels at once" };
+                                           "copies of one pair and direction behind one another's waits",
+                                           "waiting copies before others",
+                                           "the last channel",
+                                           "value waits not counted",
+                                           "parts one by one",
+                                           "ready words of all levels at once" };
 
 #define BREAKS (int)(sizeof break_names / sizeof break_names[0])
 
@@ -80,7 +86,8 @@ static int check_break(int which, long programs, uint64_t seed)
 static int check_known(const struct known *known, uint64_t seed)
 {
     const bool kernels = !known->without_kernels;
-    const struct machine sound = { .channels = 2, .kernels = kernels }, broken = { .channels = 2, .kernels = kernels, .breaks = known->breaks };
+    const struct machine sound = { .channels = 2, .kernels = kernels },
+                         broken = { .channels = 2, .kernels = kernels, .breaks = known->breaks };
     uint64_t random = seed;
     int bad = !program_ends(&known->program), noticed = 0;
 
@@ -90,7 +97,8 @@ static int check_known(const struct known *known, uint64_t seed)
         bad += is_bad(outcome) || (kernels && outcome == WORLD_REFUSED);
         noticed += world_run(&known->program, &broken, &random) == WORLD_STUCK;
     }
-    printf("%s%s: by a broken rule %d of 1000 orders stand still, by the rule %d\n", bad > 0 || noticed == 0 ? "FAILED: " : "", known->name, noticed, bad);
+    printf("%s%s: by a broken rule %d of 1000 orders stand still, by the rule %d\n", bad > 0 || noticed == 0 ? "FAILED: " : "",
+           known->name, noticed, bad);
     return bad > 0 || noticed == 0;
 }
 

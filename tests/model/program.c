@@ -11,7 +11,7 @@ enum item_kind { ITEM_TRANSFER, ITEM_COLLECTIVE, ITEM_LOCAL };
 
 struct item {
     enum item_kind kind;
-    uint8_t comm, src, dst;    /* LOCAL: src is the rank */
+    uint8_t comm, src, dst; /* LOCAL: src is the rank */
     enum call_kind local;
 };
 
@@ -55,7 +55,8 @@ static void add_part(struct maker *m, int rank, struct call *call, const struct 
 {
     bool sends = item->src == rank;
 
-    call->parts[call->count++] = (struct program_part){ transfer_of(m, item->comm, item->src, item->dst, sends), stream, (uint8_t)level, sends };
+    call->parts[call->count++] =
+        (struct program_part){ transfer_of(m, item->comm, item->src, item->dst, sends), stream, (uint8_t)level, sends };
 }
 
 /* Each level hands something to the next rank but `level`, so that every rank sends and receives in each. */
@@ -181,8 +182,8 @@ static void print_call(const struct program *p, int rank, const struct call *cal
         const struct program_part *part = &call->parts[i];
         const struct transfer *t = &p->transfer[part->transfer];
 
-        printf("%s %s %d #%d comm %d stream %d", i > 0 ? "," : "", part->sends ? "send to" : "receive from", t->rank[!part->sends], part->transfer,
-               t->comm, part->stream);
+        printf("%s %s %d #%d comm %d stream %d", i > 0 ? "," : "", part->sends ? "send to" : "receive from",
+               t->rank[!part->sends], part->transfer, t->comm, part->stream);
         if (call->levels > 1)
             printf(" level %d", part->level);
     }

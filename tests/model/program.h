@@ -9,7 +9,7 @@
 
 #define MODEL_RANKS 4
 #define STREAMS_MAX 4 /* of a rank; the last one has only copies of the program's own */
-#define COMMS_MAX 5 /* the last two have the collectives, one each: ranks may call them in any order */
+#define COMMS_MAX 5   /* the last two have the collectives, one each: ranks may call them in any order */
 #define COMMS_PAIRS 3
 #define CALLS_MAX 24
 #define CALL_PARTS_MAX 6
@@ -18,10 +18,10 @@
 #define EVENTS_MAX (MODEL_RANKS * CALLS_MAX)
 
 enum call_kind {
-    CALL_GROUP,  /* sends and receives, or a collective of one or more levels */
-    CALL_SYNC,   /* the rank waits until its stream is empty */
-    CALL_EVENT,  /* `stream` waits until `from` has come where it is now */
-    CALL_COPY    /* the program's own copy to a peer */
+    CALL_GROUP, /* sends and receives, or a collective of one or more levels */
+    CALL_SYNC,  /* the rank waits until its stream is empty */
+    CALL_EVENT, /* `stream` waits until `from` has come where it is now */
+    CALL_COPY   /* the program's own copy to a peer */
 };
 
 struct program_part {

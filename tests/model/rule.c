@@ -146,7 +146,8 @@ static void compare_with_library(const struct part *parts, int n, struct channel
         }
 }
 
-int rule_steps(const struct part *parts, int n, bool kernels, unsigned breaks, struct channels *channels, struct step steps[STEPS_MAX])
+int rule_steps(const struct part *parts, int n, bool kernels, unsigned breaks, struct channels *channels,
+               struct step steps[STEPS_MAX])
 {
     struct out out = { .steps = steps, .channels = channels };
     const struct channels before = *channels;

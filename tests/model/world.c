@@ -20,9 +20,9 @@ struct entry {
     struct step step;
     struct turn turn;            /* COPY, and a value wait behind a copy */
     struct turn side[PARTS_MAX]; /* SIDE */
-    int waits, records; /* events, or -1 */
-    bool is_place;      /* the stream has come to the transfers `moved` */
-    uint64_t moved;     /* KERNEL, SIDE */
+    int waits, records;          /* events, or -1 */
+    bool is_place;               /* the stream has come to the transfers `moved` */
+    uint64_t moved;              /* KERNEL, SIDE */
 };
 
 struct channel {
@@ -30,12 +30,12 @@ struct channel {
 };
 
 struct rank {
-    int next, part;       /* call; BREAK_ONE_BY_ONE: the part of it */
+    int next, part; /* call; BREAK_ONE_BY_ONE: the part of it */
     bool published, waits_for_channels;
     int left; /* channels that the library may take */
     struct channel channel[CHANNELS_MAX];
     struct turn last[STREAMS_MAX], copy[STREAMS_MAX]; /* of each stream: the last turn, and the last copy's */
-    bool held[STREAMS_MAX];        /* the library has counted a channel for it */
+    bool held[STREAMS_MAX];                           /* the library has counted a channel for it */
     struct entry stream[STREAMS_MAX][PLACES_MAX / 4];
     int queued[STREAMS_MAX], head[STREAMS_MAX];
     int end[CALLS_MAX][STREAMS_MAX]; /* where each call's part of a stream ends */
@@ -107,7 +107,8 @@ static void let_go(struct world *w, struct rank *r, int stream)
 {
     const struct turn last = r->copy[stream];
     const bool copies_only = w->machine->kernels || (w->machine->breaks & BREAK_VALUE_WAITS);
-    bool over = copies_only ? last.channel < 0 || r->channel[last.channel].served > last.number : r->head[stream] == r->queued[stream];
+    bool over =
+        copies_only ? last.channel < 0 || r->channel[last.channel].served > last.number : r->head[stream] == r->queued[stream];
 
     if (!r->held[stream] || !over)
         return;
@@ -141,7 +142,8 @@ static void publish(struct world *w, const struct program_part *part)
     }
 }
 
-static int parts_of(struct world *w, int rank, const struct call *call, int level, int stream, int only, struct part out[PARTS_MAX])
+static int parts_of(struct world *w, int rank, const struct call *call, int level, int stream, int only,
+                    struct part out[PARTS_MAX])
 {
     int n = 0;
 
@@ -153,8 +155,12 @@ static int parts_of(struct world *w, int rank, const struct call *call, int leve
             continue;
         if (w->cell[p->transfer] == CELL_FIRST_IN_CALL)
             w->cell[p->transfer] = CELL_FIRST_LEFT;
-        out[n++] = (struct part){ .op = p->transfer, .peer = t->rank[t->rank[0] == rank], .comm = t->comm, .sends = p->sends,
-                                  .moves = moves(w, p->transfer, p->sends), .seen = (w->ready & bit(p->transfer)) != 0,
+        out[n++] = (struct part){ .op = p->transfer,
+                                  .peer = t->rank[t->rank[0] == rank],
+                                  .comm = t->comm,
+                                  .sends = p->sends,
+                                  .moves = moves(w, p->transfer, p->sends),
+                                  .seen = (w->ready & bit(p->transfer)) != 0,
                                   .together = call->joins_all };
     }
     return n;

@@ -14,9 +14,9 @@ enum outcome {
 };
 
 struct machine {
-    int channels;     /* of each rank, for pushes and pulls together */
-    bool kernels;     /* the library may use them */
-    unsigned breaks;  /* of the rule */
+    int channels;    /* of each rank, for pushes and pulls together */
+    bool kernels;    /* the library may use them */
+    unsigned breaks; /* of the rule */
 };
 
 /* Run `p` once: whose turn it is is drawn from `random`. */

@@ -83,8 +83,8 @@ static void wait_inside(const struct turn *turn, pk_comm_t *comm, int rank)
     after_ms = (double)(monotonic_ns() - atomic_load(&ranks_shared()->words[ABORTED_AT_NS])) * 1e-6;
     if (aborts) {
         pthread_join(thread, NULL);
-        report(result == PK_ERR_ABORTED && after_ms < ABORT_MS * test_slack(), "%s: rank %d is back with %d %.1f ms after the abort",
-               turn->name, rank, (int)result, after_ms);
+        report(result == PK_ERR_ABORTED && after_ms < ABORT_MS * test_slack(),
+               "%s: rank %d is back with %d %.1f ms after the abort", turn->name, rank, (int)result, after_ms);
         report(aborter.result == PK_OK && aborter.took_ms < ABORT_MS * test_slack(), "%s: pk_comm_abort took %.1f ms", turn->name,
                aborter.took_ms);
     } else { /* its part may have been done before */

@@ -163,8 +163,8 @@ static void refused(void)
     pk_result_t result;
 
     wrong.sm_policy = 77;
-    if (!report(pk_get_unique_id_anywhere(&id) == PK_OK &&
-                pk_comm_init_rank(&comm, 2, 1, &id, &config) == PK_IN_PROGRESS, "rank 1 waits for a rank 0 that is refused"))
+    if (!report(pk_get_unique_id_anywhere(&id) == PK_OK && pk_comm_init_rank(&comm, 2, 1, &id, &config) == PK_IN_PROGRESS,
+                "rank 1 waits for a rank 0 that is refused"))
         return;
     usleep(LATE_US);
     began = monotonic_ms();

@@ -49,25 +49,27 @@ static bool without_proc(void)
 static const struct odd {
     const char *role;
     bool (*become)(void);
-    bool all;          /* every rank is so */
+    bool all; /* every rank is so */
     bool needs_root;
-    const char *host;  /* PK_HOST_ID */
-    const char *transport;       /* to the odd rank */
-    const char *here, *there;    /* in the reason, on the odd rank and on the others */
-    const char *line;            /* in the warning of the odd rank; NULL: there is none */
+    const char *host;         /* PK_HOST_ID */
+    const char *transport;    /* to the odd rank */
+    const char *here, *there; /* in the reason, on the odd rank and on the others */
+    const char *line;         /* in the warning of the odd rank; NULL: there is none */
 } odds[] = {
     { "memfd", deny_memfd, false, false, NULL, "tcp", "shm does not work here: memfd_create: Operation not permitted; over tcp",
       "shm does not work on the peer: memfd_create: Operation not permitted; over tcp", "memfd_create: Operation not permitted" },
-    { "unix", deny_unix, false, false, NULL, "tcp", "shm does not work here: socket of a unix socket: Address family not supported",
+    { "unix", deny_unix, false, false, NULL, "tcp",
+      "shm does not work here: socket of a unix socket: Address family not supported",
       "shm does not work on the peer: socket of a unix socket: Address family not supported", "Address family not supported" },
-    { "memfd of all", deny_memfd, true, false, NULL, "tcp", "shm does not work here: memfd_create", "shm does not work here: memfd_create",
-      "memfd_create: Operation not permitted" },
+    { "memfd of all", deny_memfd, true, false, NULL, "tcp", "shm does not work here: memfd_create",
+      "shm does not work here: memfd_create", "memfd_create: Operation not permitted" },
     { "user", other_user, false, true, NULL, "tcp", "the peer runs as another user (uid 0, this rank uid 65533); over tcp",
       "the peer runs as another user (uid 65533, this rank uid 0); over tcp", "another user" },
-    { "proc", without_proc, false, true, NULL, "tcp", "this rank cannot tell its machine: /proc/sys/kernel/random/boot_id: No such file or directory",
+    { "proc", without_proc, false, true, NULL, "tcp",
+      "this rank cannot tell its machine: /proc/sys/kernel/random/boot_id: No such file or directory",
       "the peer cannot tell its machine: /proc/sys/kernel/random/boot_id: No such file or directory", "PK_HOST_ID" },
-    { "proc of all", without_proc, true, true, NULL, "tcp", "this rank cannot tell its machine: /proc/sys", "this rank cannot tell its machine: /proc/sys",
-      "PK_HOST_ID" },
+    { "proc of all", without_proc, true, true, NULL, "tcp", "this rank cannot tell its machine: /proc/sys",
+      "this rank cannot tell its machine: /proc/sys", "PK_HOST_ID" },
     { "proc of all, named", without_proc, true, true, "together", "shm", "on one host", "on one host", NULL },
 };
 
@@ -122,7 +124,8 @@ static void check_memory(pk_comm_t *comm, const struct odd *odd, int rank)
     result = pk_allreduce(memory, memory, COUNT, PK_INT32, PK_SUM, comm, PK_BLOCKING);
     for (int i = 0; i < COUNT; i++)
         right += memory[i] == SIZE * i + SIZE * (SIZE - 1) / 2;
-    report(result == PK_OK && right == COUNT, "%s: rank %d: allreduce of it: %d, %d of %d right", odd->role, rank, (int)result, right, COUNT);
+    report(result == PK_OK && right == COUNT, "%s: rank %d: allreduce of it: %d, %d of %d right", odd->role, rank, (int)result,
+           right, COUNT);
     report(pk_mem_free(comm, memory) == PK_OK, "%s: rank %d: pk_mem_free", odd->role, rank);
 }
 
@@ -149,9 +152,11 @@ static void rank_main(void)
         return;
     check_paths(comm, odd, rank);
     if (is_odd && odd->line != NULL)
-        report(warnings == 1 && strstr(warning, odd->line) != NULL, "%s: rank %d: one warning of %d: %s", odd->role, rank, warnings, warning);
+        report(warnings == 1 && strstr(warning, odd->line) != NULL, "%s: rank %d: one warning of %d: %s", odd->role, rank,
+               warnings, warning);
     for (size_t i = 0; i < turns_count; i++)
-        report(turn_run(&turns[i], &loop) == PK_OK && turn_was_right(&turns[i], &loop), "%s: rank %d: %s", odd->role, rank, turns[i].name);
+        report(turn_run(&turns[i], &loop) == PK_OK && turn_was_right(&turns[i], &loop), "%s: rank %d: %s", odd->role, rank,
+               turns[i].name);
     check_memory(comm, odd, rank);
     report(pk_comm_destroy(comm) == PK_OK, "%s: rank %d: destroy", odd->role, rank);
     turn_close(&loop);

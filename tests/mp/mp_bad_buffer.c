@@ -16,9 +16,9 @@
 
 struct bad {
     const char *name;
-    int whose;    /* rank */
-    size_t from;  /* the first byte that is bad */
-    int access;   /* of what follows */
+    int whose;   /* rank */
+    size_t from; /* the first byte that is bad */
+    int access;  /* of what follows */
     bool collective;
 };
 
@@ -46,7 +46,8 @@ static pk_result_t transfer(const struct bad *bad, char *buffer, int rank, pk_co
 {
     if (bad->collective)
         return pk_broadcast(buffer, buffer, BYTES, PK_UINT8, 0, comm, PK_BLOCKING);
-    return rank == 0 ? pk_send(buffer, BYTES, PK_UINT8, 1, comm, PK_BLOCKING) : pk_recv(buffer, BYTES, PK_UINT8, 0, comm, PK_BLOCKING);
+    return rank == 0 ? pk_send(buffer, BYTES, PK_UINT8, 1, comm, PK_BLOCKING)
+                     : pk_recv(buffer, BYTES, PK_UINT8, 0, comm, PK_BLOCKING);
 }
 
 static int rank_main(void)
@@ -67,9 +68,10 @@ static int rank_main(void)
     pk_last_error(&info);
     snprintf(whose, sizeof whose, "bytes of rank %d's buffer, at 0x", bad->whose);
     report(result == PK_ERR_SYSTEM && info.code == PK_ERR_SYSTEM, "%s: rank %d: result %d", bad->name, rank, (int)result);
-    report(strstr(info.text, whose) != NULL && strstr(info.text, strerror(EFAULT)) != NULL,
-           "%s: rank %d: %.300s", bad->name, rank, info.text);
-    report(info.sys_errno == EFAULT || strstr(info.text, " reports: ") != NULL, "%s: rank %d: errno %d", bad->name, rank, info.sys_errno);
+    report(strstr(info.text, whose) != NULL && strstr(info.text, strerror(EFAULT)) != NULL, "%s: rank %d: %.300s", bad->name,
+           rank, info.text);
+    report(info.sys_errno == EFAULT || strstr(info.text, " reports: ") != NULL, "%s: rank %d: errno %d", bad->name, rank,
+           info.sys_errno);
     (void)pk_comm_destroy(comm);
     return report_end();
 }

@@ -151,8 +151,9 @@ static void *join(const char *name, pthread_t thread)
 
 static void check(const char *name, const struct worker *w, const void *ended, bool right)
 {
-    report(atomic_load(&w->returned) && right && ended == PTHREAD_CANCELED, "%s: it %s, result %d; the thread was %scancelled", name,
-           atomic_load(&w->returned) ? "returned" : "DID NOT RETURN", (int)w->result, ended == PTHREAD_CANCELED ? "" : "NOT ");
+    report(atomic_load(&w->returned) && right && ended == PTHREAD_CANCELED, "%s: it %s, result %d; the thread was %scancelled",
+           name, atomic_load(&w->returned) ? "returned" : "DID NOT RETURN", (int)w->result,
+           ended == PTHREAD_CANCELED ? "" : "NOT ");
 }
 
 static void cancel_one(const struct kind *kind, useconds_t delay_us)
@@ -230,8 +231,10 @@ int main(void)
 
     if (ranks_role() != NULL)
         return rank_main();
-    ranks_drive(&(struct ranks_turn){ .role = "cancel", .size = SIZE, .hooks = &hooks }, "a thread is cancelled inside a call, one host");
+    ranks_drive(&(struct ranks_turn){ .role = "cancel", .size = SIZE, .hooks = &hooks },
+                "a thread is cancelled inside a call, one host");
     apart = true;
-    ranks_drive(&(struct ranks_turn){ .role = "cancel", .size = SIZE, .hooks = &hooks }, "a thread is cancelled inside a call, two hosts");
+    ranks_drive(&(struct ranks_turn){ .role = "cancel", .size = SIZE, .hooks = &hooks },
+                "a thread is cancelled inside a call, two hosts");
     return report_end();
 }

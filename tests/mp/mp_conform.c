@@ -34,7 +34,8 @@ static void by_environment(int size, char *cases, char *more)
 {
     char *argv[] = { conform, "--env", "--cases", cases, more, NULL };
 
-    ranks_drive(&(struct ranks_turn){ .argv = argv, .size = size, .timeout_ms = TIMEOUT_MS }, "pickle-conform, processes by PK_RANK");
+    ranks_drive(&(struct ranks_turn){ .argv = argv, .size = size, .timeout_ms = TIMEOUT_MS },
+                "pickle-conform, processes by PK_RANK");
 }
 
 static bool find_mpirun(char *out, size_t bytes)

@@ -95,8 +95,8 @@ static void check_dump(const pk_comm_t *comm, const struct binding *b)
         line = strstr(text, start);
         end = line != NULL ? strchr(line + 1, '\n') : NULL;
         found = line != NULL ? strstr(line, "shares its CPU") : NULL;
-        report(end != NULL && (found != NULL && found < end) == b->shares[i], "%s: rank %d: the dump says what rank %d has", b->name,
-               ranks_rank(), i);
+        report(end != NULL && (found != NULL && found < end) == b->shares[i], "%s: rank %d: the dump says what rank %d has",
+               b->name, ranks_rank(), i);
     }
 }
 
@@ -108,7 +108,8 @@ static int share_rank(void)
 
     if (comm == NULL)
         return report_end();
-    report(comm->engine->config.shares_cpu == b->shares[own], "%s: rank %d %s", b->name, own, comm->engine->config.shares_cpu ? "yields" : "spins");
+    report(comm->engine->config.shares_cpu == b->shares[own], "%s: rank %d %s", b->name, own,
+           comm->engine->config.shares_cpu ? "yields" : "spins");
     check_dump(comm, b);
     for (int i = 0; i < ROUNDS; i++) {
         bool good = pk_allreduce(&own, &sum, 1, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK;
@@ -277,7 +278,9 @@ int main(void)
     }
     if (ranks_role() != NULL) { /* bound: the two are the driver's */
         sscanf(getenv("PICKLE_TEST_TWO_CPUS"), "%d %d", &cpus[0], &cpus[1]);
-        return strcmp(ranks_role(), "shares") == 0 ? share_rank() : strcmp(ranks_role(), "refused") == 0 ? refused_rank() : thread_rank();
+        return strcmp(ranks_role(), "shares") == 0    ? share_rank()
+               : strcmp(ranks_role(), "refused") == 0 ? refused_rank()
+                                                      : thread_rank();
     }
     {
         char text[32];
@@ -288,7 +291,8 @@ int main(void)
     for (size_t i = 0; i < sizeof bindings / sizeof *bindings; i++) {
         const struct ranks_hooks hooks = { .before = bind_rank, .after = unbind, .arg = (void *)(uintptr_t)&bindings[i] };
 
-        ranks_drive(&(struct ranks_turn){ .role = "shares", .size = bindings[i].size, .hooks = &hooks, .word = (int64_t)i }, "%s", bindings[i].name);
+        ranks_drive(&(struct ranks_turn){ .role = "shares", .size = bindings[i].size, .hooks = &hooks, .word = (int64_t)i }, "%s",
+                    bindings[i].name);
     }
     for (size_t i = 0; i < sizeof thread_turns / sizeof *thread_turns; i++) {
         const struct ranks_hooks hooks = { .before = prepare, .after = clean, .arg = (void *)(uintptr_t)&thread_turns[i] };

@@ -126,7 +126,8 @@ static void strangers_main(int rank)
     if (!report(pk_comm_init(&comm, &config) == PK_OK, "strangers: rank %d: init", rank))
         return;
     if (rank == ranks_size() - 1)
-        report(monotonic_ms() - begun < 100 * test_slack(), "strangers: the last rank came in within %.1f ms", monotonic_ms() - begun);
+        report(monotonic_ms() - begun < 100 * test_slack(), "strangers: the last rank came in within %.1f ms",
+               monotonic_ms() - begun);
     everything(comm, "strangers");
     report(pk_comm_destroy(comm) == PK_OK, "strangers: rank %d: destroy", rank);
 }
@@ -241,8 +242,8 @@ static void one_communicator(pk_comm_t *parent, int i, int rank)
     int32_t own = rank + i, all[2] = { -1, -1 };
     pk_comm_t *comm = NULL;
 
-    if (pk_comm_split(parent, 0, 0, &comm, NULL) != PK_OK || pk_allgather(&own, all, 1, PK_INT32, comm, PK_BLOCKING) != PK_OK
-        || all[0] != i || all[1] != i + 1 || pk_comm_destroy(comm) != PK_OK) {
+    if (pk_comm_split(parent, 0, 0, &comm, NULL) != PK_OK || pk_allgather(&own, all, 1, PK_INT32, comm, PK_BLOCKING) != PK_OK ||
+        all[0] != i || all[1] != i + 1 || pk_comm_destroy(comm) != PK_OK) {
         report(false, "comms: rank %d: communicator %d", rank, i);
         exit(1);
     }
@@ -267,9 +268,10 @@ static void comms_main(int rank)
     }
     report(open_files() <= files, "comms: rank %d: %d descriptors after %d, %d after %d", rank, open_files(), COMMS, files,
            FIRST_COMMS);
-    report(mappings() <= maps + 4, "comms: rank %d: %d mappings after %d, %d after %d", rank, mappings(), COMMS, maps, FIRST_COMMS);
-    report(mallinfo2().uordblks < bytes + LEAK_BYTES, "comms: rank %d: %zu bytes after %d, %zu after %d", rank, mallinfo2().uordblks,
-           COMMS, bytes, FIRST_COMMS);
+    report(mappings() <= maps + 4, "comms: rank %d: %d mappings after %d, %d after %d", rank, mappings(), COMMS, maps,
+           FIRST_COMMS);
+    report(mallinfo2().uordblks < bytes + LEAK_BYTES, "comms: rank %d: %zu bytes after %d, %zu after %d", rank,
+           mallinfo2().uordblks, COMMS, bytes, FIRST_COMMS);
     report(pk_comm_destroy(parent) == PK_OK, "comms: rank %d: destroy", rank);
 }
 

@@ -106,7 +106,8 @@ static void end(struct ranks *ranks, const char *where)
     for (int r = 0; r < SIZE; r++)
         if (ranks->statuses[r] != 0)
             printf("rank %d: status %#x at place %lld: %lld\n", r, (unsigned)ranks->statuses[r],
-                   (long long)atomic_load(&ranks->shared->rank_words[r][PLACE]), (long long)atomic_load(&ranks->shared->rank_words[r][SEEN]));
+                   (long long)atomic_load(&ranks->shared->rank_words[r][PLACE]),
+                   (long long)atomic_load(&ranks->shared->rank_words[r][SEEN]));
     report(wrong == 0, "0, 1 and 2 are closed, %s: they stay so, results are right: %d of %d ranks failed", where, wrong, SIZE);
     ranks_close(ranks);
 }

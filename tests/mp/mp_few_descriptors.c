@@ -95,7 +95,8 @@ static void enough(void)
     run_threads(ranks, THREADS);
     for (int r = 0; r < THREADS; r++)
         right += ranks[r].result == PK_OK && ranks[r].sum == THREADS;
-    report(right == THREADS, "%d of %d thread ranks are right; rank 0: %d, %s", right, THREADS, (int)ranks[0].result, ranks[0].error.text);
+    report(right == THREADS, "%d of %d thread ranks are right; rank 0: %d, %s", right, THREADS, (int)ranks[0].result,
+           ranks[0].error.text);
     report(kept - before <= THREADS * (THREADS - 1) + THREADS, "they keep %d descriptors, for %d ends of sockets", kept - before,
            THREADS * (THREADS - 1));
     report(open_files() == before, "%d are left of %d", open_files(), before);
@@ -112,8 +113,8 @@ static void too_few(void)
     for (int r = 0; r < TOO_MANY; r++)
         clear += ranks[r].result == PK_ERR_SYSTEM && strstr(ranks[r].error.text, "64 ranks in this process") != NULL &&
                  strstr(ranks[r].error.text, "ulimit -n allows 1024") != NULL;
-    report(clear == TOO_MANY, "%d of %d are told how many there are; rank 0: %d, errno %d, %s", clear, TOO_MANY, (int)ranks[0].result,
-           ranks[0].error.sys_errno, ranks[0].error.text);
+    report(clear == TOO_MANY, "%d of %d are told how many there are; rank 0: %d, errno %d, %s", clear, TOO_MANY,
+           (int)ranks[0].result, ranks[0].error.sys_errno, ranks[0].error.text);
 }
 
 static void rank_main(void)
@@ -124,8 +125,8 @@ static void rank_main(void)
     float one = 1, sum = 0;
     pk_result_t result;
 
-    if (!report(limit_descriptors(PROCESSES_LIMIT) && (geteuid() != 0 || setresuid(NOBODY, NOBODY, NOBODY) == 0), "rank %d: an ordinary user",
-                ranks_rank()))
+    if (!report(limit_descriptors(PROCESSES_LIMIT) && (geteuid() != 0 || setresuid(NOBODY, NOBODY, NOBODY) == 0),
+                "rank %d: an ordinary user", ranks_rank()))
         return;
     config.device = PK_DEVICE_HOST;
     config.timeout_ms = 20000;

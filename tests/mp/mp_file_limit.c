@@ -61,7 +61,8 @@ static void allocate(pk_comm_t *comm, const char *name, int rank)
     pk_last_error(&info);
     report(result == PK_ERR_MEMORY && info.sys_errno == EFBIG && strstr(info.text, "RLIMIT_FSIZE") != NULL && memory == NULL,
            "%s: rank %d: 4 MiB: %d, errno %d: %.200s", name, rank, (int)result, info.sys_errno, info.text);
-    report(pk_mem_alloc(comm, LIMIT / 2, &memory) == PK_OK && pk_mem_free(comm, memory) == PK_OK, "%s: rank %d: 512 KiB", name, rank);
+    report(pk_mem_alloc(comm, LIMIT / 2, &memory) == PK_OK && pk_mem_free(comm, memory) == PK_OK, "%s: rank %d: 512 KiB", name,
+           rank);
 }
 
 /* They cannot share memory, and say why. */
@@ -71,7 +72,8 @@ static void check_path(pk_comm_t *comm, const char *name, int rank)
     pk_result_t result = pk_comm_path(comm, 1 - rank, PK_MEM_HOST, PK_MEM_HOST, &path);
 
     report(result == PK_OK && strcmp(path.transport, "tcp") == 0 && strstr(path.reason, strerror(EFBIG)) != NULL &&
-               strstr(path.reason, "RLIMIT_FSIZE") != NULL, "%s: rank %d: %s: %s", name, rank, path.transport, path.reason);
+               strstr(path.reason, "RLIMIT_FSIZE") != NULL,
+           "%s: rank %d: %s: %s", name, rank, path.transport, path.reason);
     report(signals == 0, "%s: rank %d: %d signals", name, rank, (int)signals);
 }
 

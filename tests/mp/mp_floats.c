@@ -78,7 +78,8 @@ static void compare_ranks(pk_comm_t *comm, const char *mode, pk_dtype_t dtype, p
     must(pk_allgather(&mine, all, 1, PK_UINT64, comm, PK_BLOCKING), "allgather");
     for (int r = 1; r < SIZE; r++)
         if (all[r] != all[0])
-            report(false, "%s: %s op %d of %zu: rank %d has other bits than rank 0", mode, pk_dtype_name(dtype), (int)op, count, r);
+            report(false, "%s: %s op %d of %zu: rank %d has other bits than rank 0", mode, pk_dtype_name(dtype), (int)op, count,
+                   r);
 }
 
 /* The mode is set around the operation alone: nothing of the test runs in it. */
@@ -97,7 +98,8 @@ static void try_mode(pk_comm_t *comm, const pk_stream_t *stream, size_t mode, pk
         report(false, "%s: %s op %d of %zu: the mode has changed", float_modes[mode], pk_dtype_name(dtype), (int)op, count);
     if (memcmp(out, wanted, count * pk_dtype_size(dtype)) != 0)
         report(false, "%s on rank %d, %s: rank %d: %s op %d of %zu: other bits than without", float_modes[mode], WITH_MODE,
-               stream->kind == PK_STREAM_KIND_HOST ? "in a stream" : "blocking", ranks_rank(), pk_dtype_name(dtype), (int)op, count);
+               stream->kind == PK_STREAM_KIND_HOST ? "in a stream" : "blocking", ranks_rank(), pk_dtype_name(dtype), (int)op,
+               count);
     compare_ranks(comm, float_modes[mode], dtype, op, count);
 }
 
@@ -141,8 +143,10 @@ int main(void)
 
     if (ranks_role() != NULL)
         return rank_main();
-    ranks_drive(&(struct ranks_turn){ .role = "modes", .size = SIZE, .hooks = &hooks }, "floating-point modes of one rank, one host");
+    ranks_drive(&(struct ranks_turn){ .role = "modes", .size = SIZE, .hooks = &hooks },
+                "floating-point modes of one rank, one host");
     apart = true;
-    ranks_drive(&(struct ranks_turn){ .role = "modes", .size = SIZE, .hooks = &hooks }, "floating-point modes of one rank, two hosts");
+    ranks_drive(&(struct ranks_turn){ .role = "modes", .size = SIZE, .hooks = &hooks },
+                "floating-point modes of one rank, two hosts");
     return report_end();
 }

@@ -34,8 +34,8 @@ static void expect_refused(pk_result_t result, const char *call)
     pk_error_info_t info = { .struct_size = sizeof info };
 
     pk_last_error(&info);
-    report(result == PK_ERR_UNSUPPORTED && strstr(info.text, "fork") != NULL, "child of rank %d: %s returns %d: %s", ranks_rank(), call,
-           (int)result, info.text);
+    report(result == PK_ERR_UNSUPPORTED && strstr(info.text, "fork") != NULL, "child of rank %d: %s returns %d: %s", ranks_rank(),
+           call, (int)result, info.text);
 }
 
 static void try_inspection(pk_comm_t *comm)
@@ -86,7 +86,8 @@ static void make_own(void)
     struct turn_loop loop;
     const struct turn *turn = turn_named("allreduce");
 
-    report(pk_get_unique_id(&id) == PK_OK && pk_comm_init_rank(&comm, 1, 0, &id, NULL) == PK_OK && pk_stream_create(&stream) == PK_OK,
+    report(pk_get_unique_id(&id) == PK_OK && pk_comm_init_rank(&comm, 1, 0, &id, NULL) == PK_OK &&
+               pk_stream_create(&stream) == PK_OK,
            "child of rank %d: a communicator and a stream of its own", ranks_rank());
     if (comm == NULL || !turn_open(&loop, comm, stream, 0, 1, COUNT))
         return;
@@ -112,8 +113,8 @@ static void all_turns(const char *when)
     for (size_t i = 0; i < turns_count; i++) {
         report(turn_run(&turns[i], &made.blocking) == PK_OK && turn_was_right(&turns[i], &made.blocking), "%s: rank %d: %s", when,
                ranks_rank(), turns[i].name);
-        report(turn_run(&turns[i], &made.streamed) == PK_OK && turn_was_right(&turns[i], &made.streamed), "%s: rank %d: %s in a stream",
-               when, ranks_rank(), turns[i].name);
+        report(turn_run(&turns[i], &made.streamed) == PK_OK && turn_was_right(&turns[i], &made.streamed),
+               "%s: rank %d: %s in a stream", when, ranks_rank(), turns[i].name);
     }
 }
 
@@ -174,7 +175,8 @@ static int fork_main(void)
     pk_log_set_callback(NULL, NULL);
     report(waitpid(child, &status, 0) == child && status == 0, "rank %d: its child ended with status %d", ranks_rank(), status);
     all_turns("after");
-    report(pk_stream_destroy(made.stream) == PK_OK && pk_comm_destroy(made.comm) == PK_OK, "rank %d: ends what it made", ranks_rank());
+    report(pk_stream_destroy(made.stream) == PK_OK && pk_comm_destroy(made.comm) == PK_OK, "rank %d: ends what it made",
+           ranks_rank());
     turn_close(&made.blocking);
     turn_close(&made.streamed);
     return report_end();

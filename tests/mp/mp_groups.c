@@ -107,7 +107,8 @@ static void right_results(int n)
         for (int c = 0; c < n; c++)
             right += is_right(&works[c], round, c);
     }
-    report(right == n * ROUNDS, "%s: rank %d: %d of %d results in %d communicators", ranks_role(), ranks_rank(), right, n * ROUNDS, n);
+    report(right == n * ROUNDS, "%s: rank %d: %d of %d results in %d communicators", ranks_role(), ranks_rank(), right,
+           n * ROUNDS, n);
 }
 
 static double cpu_ms(void)
@@ -126,9 +127,11 @@ static void rest(int n)
     before = cpu_ms();
     if (ranks_rank() == 0)
         usleep(WAIT_MS * 1000);
-    report(group_of(n, 0) == PK_OK && is_right(&works[n - 1], 0, n - 1), "%s: rank %d: a group with a late rank", ranks_role(), ranks_rank());
+    report(group_of(n, 0) == PK_OK && is_right(&works[n - 1], 0, n - 1), "%s: rank %d: a group with a late rank", ranks_role(),
+           ranks_rank());
     used = cpu_ms() - before;
-    report(used < CPU_MOST_MS, "%s: rank %d: %.0f ms of CPU in %d ms, in %d communicators", ranks_role(), ranks_rank(), used, WAIT_MS, n);
+    report(used < CPU_MOST_MS, "%s: rank %d: %.0f ms of CPU in %d ms, in %d communicators", ranks_role(), ranks_rank(), used,
+           WAIT_MS, n);
 }
 
 static int results_rank(void)
@@ -169,12 +172,13 @@ static int failing_rank(pk_result_t expected)
     result = group_of(absent ? COMMS - 1 : COMMS, 7);
     report(result == (absent ? PK_OK : expected), "%s: rank %d: %s", ranks_role(), ranks_rank(), pk_strerror(result));
     for (int c = 0; c < COMMS - 1; c++)
-        report(is_right(&works[c], 7, c), "%s: rank %d: communicator %d is not the one that failed", ranks_role(), ranks_rank(), c);
+        report(is_right(&works[c], 7, c), "%s: rank %d: communicator %d is not the one that failed", ranks_role(), ranks_rank(),
+               c);
     if (aborts && ranks_rank() == 0)
         pthread_join(thread, NULL);
     ranks_meet();
-    report(group_of(COMMS - 1, 8) == PK_OK && is_right(&works[0], 8, 0) && is_right(&works[1], 8, 1), "%s: rank %d: the others go on",
-           ranks_role(), ranks_rank());
+    report(group_of(COMMS - 1, 8) == PK_OK && is_right(&works[0], 8, 0) && is_right(&works[1], 8, 1),
+           "%s: rank %d: the others go on", ranks_role(), ranks_rank());
     close_comms(COMMS - 1);
     return report_end();
 }
@@ -195,7 +199,8 @@ int main(void)
     const char *role = ranks_role();
 
     if (role != NULL)
-        return strcmp(role, "results") == 0 ? results_rank() : failing_rank(strcmp(role, "deadline") == 0 ? PK_ERR_TIMEOUT : PK_ERR_ABORTED);
+        return strcmp(role, "results") == 0 ? results_rank()
+                                            : failing_rank(strcmp(role, "deadline") == 0 ? PK_ERR_TIMEOUT : PK_ERR_ABORTED);
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         const struct ranks_hooks hooks = { .before = before, .arg = (void *)(uintptr_t)places[i] };
 

@@ -59,8 +59,8 @@ static void rest(const char *after)
     usleep(50000); /* threads that have just worked may look for more a moment */
     for (int i = 0; i < TRIES && used >= most_ms(); i++)
         used = used_ms();
-    report(used < most_ms(), "%s: rank %d: %.2f ms of CPU in %d ms of idleness after %s", ranks_role(), ranks_rank(), used, IDLE_MS,
-           after);
+    report(used < most_ms(), "%s: rank %d: %.2f ms of CPU in %d ms of idleness after %s", ranks_role(), ranks_rank(), used,
+           IDLE_MS, after);
     ranks_meet();
 }
 
@@ -128,8 +128,8 @@ static void wait_long(pk_comm_t *comm, int rank, pk_stream_t stream)
     report(good, "rank %d: waits %s", rank, how);
     if (rank != 0)
         return;
-    printf("# %s: woken after %.1f us at best; %.1f ms of CPU and %.0f naps in %d ms\n", how, best_us, (cpu_ms() - before) / waits,
-           (double)(naps() - slept) / waits, slow * WAIT_MS);
+    printf("# %s: woken after %.1f us at best; %.1f ms of CPU and %.0f naps in %d ms\n", how, best_us,
+           (cpu_ms() - before) / waits, (double)(naps() - slept) / waits, slow * WAIT_MS);
     report(best_us < WOKEN_MOST_US + 2 * latest_us || slow > 1,
            "a rank that sleeps %s is woken, after %.1f us, where a processor comes up to %.1f us late", how, best_us, latest_us);
     report((cpu_ms() - before) / waits < slow * WAIT_MOST_MS && (naps() - slept) / waits < slow * NAPS_MOST,

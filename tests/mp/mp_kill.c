@@ -48,7 +48,8 @@ struct role {
     bool stream;
 };
 
-static const char *const with_algorithm[] = { "allreduce by ring", "allreduce by doubling", "allreduce by halving", "broadcast by tree" };
+static const char *const with_algorithm[] = { "allreduce by ring", "allreduce by doubling", "allreduce by halving",
+                                              "broadcast by tree" };
 
 static const char *const between_hosts[] = { "p2p between hosts", "barrier between hosts", "allreduce between hosts",
                                              "alltoall between hosts", "wait between hosts" };
@@ -79,10 +80,10 @@ static int judge(const struct role *role, struct turn_loop *loop, pk_result_t re
     bool right;
 
     pk_last_error(&info);
-    right = atomic_load(&shared->words[KILLED_AT_NS]) != 0 && result == PK_ERR_PEER && info.peer == victim
-            && took_ns < NOTICE_MS * 1e6 * test_slack();
-    report(right, "%s: rank %d got %d naming rank %d (killed: %d) after %.1f ms: %.200s", role->name, loop->rank, (int)result, info.peer,
-           victim, (double)took_ns * 1e-6, info.text);
+    right = atomic_load(&shared->words[KILLED_AT_NS]) != 0 && result == PK_ERR_PEER && info.peer == victim &&
+            took_ns < NOTICE_MS * 1e6 * test_slack();
+    report(right, "%s: rank %d got %d naming rank %d (killed: %d) after %.1f ms: %.200s", role->name, loop->rank, (int)result,
+           info.peer, victim, (double)took_ns * 1e-6, info.text);
     if (pk_comm_async_error(loop->comm) != PK_ERR_PEER)
         report(false, "%s: rank %d: pk_comm_async_error is %d", role->name, loop->rank, (int)pk_comm_async_error(loop->comm));
     if (turn_run(role->turn, loop) != PK_ERR_PEER)
@@ -109,8 +110,8 @@ static void agree_without(const struct role *role, const struct turn_loop *loop)
     result = pk_comm_agree(loop->comm, 0, NULL, failed, &count, NULL);
     took_ns = monotonic_ns() - atomic_load(&words[ENDED_AT_NS]);
     report(result == PK_OK && count == 2 && failed[0] + failed[1] == killed + ends && took_ns < NOTICE_MS * 1e6 * test_slack(),
-           "%s: rank %d agrees (%d) that %d ranks are dead, %d and %d, %.1f ms after the last has ended", role->name, loop->rank, (int)result, count,
-           failed[0], failed[1], (double)took_ns * 1e-6);
+           "%s: rank %d agrees (%d) that %d ranks are dead, %d and %d, %.1f ms after the last has ended", role->name, loop->rank,
+           (int)result, count, failed[0], failed[1], (double)took_ns * 1e-6);
 }
 
 /* Files of other programs come and go there, so what counts is that the ranks have none: not mapped, not open. */

@@ -30,8 +30,8 @@ static int late_rank(void)
         usleep(LATE_US);
     if (!report(pk_comm_init(&comm, &config) == PK_OK, "late: rank %d: init", own))
         return report_end();
-    report(pk_allgather(&own, all, 1, PK_INT32, comm, PK_BLOCKING) == PK_OK && all[0] == 0 && all[3] == 3, "late: rank %d: allgather",
-           own);
+    report(pk_allgather(&own, all, 1, PK_INT32, comm, PK_BLOCKING) == PK_OK && all[0] == 0 && all[3] == 3,
+           "late: rank %d: allgather", own);
     report(pk_comm_destroy(comm) == PK_OK, "late: rank %d: destroy", own);
     return report_end();
 }
@@ -51,7 +51,8 @@ static int split_rank(void)
     if (own == SIZE - 1)
         usleep(SPLIT_LATE_US);
     report(pk_comm_split(comm, 0, 0, &child, &config) == PK_OK, "split: rank %d: the last rank is late", own);
-    report(child != NULL && pk_allreduce(&own, &sum, 1, PK_INT32, PK_SUM, child, PK_BLOCKING) == PK_OK && sum == SIZE * (SIZE - 1) / 2,
+    report(child != NULL && pk_allreduce(&own, &sum, 1, PK_INT32, PK_SUM, child, PK_BLOCKING) == PK_OK &&
+               sum == SIZE * (SIZE - 1) / 2,
            "split: rank %d: allreduce", own);
     report(pk_comm_destroy(child) == PK_OK && pk_comm_destroy(comm) == PK_OK, "split: rank %d: destroy", own);
     return report_end();
@@ -84,10 +85,11 @@ static int missing_rank(void)
     result = pk_comm_init(&comm, &config);
     took_ms = (double)(monotonic_ns() - begin) * 1e-6;
     pk_last_error(&info);
-    report(result == PK_ERR_TIMEOUT, "missing %d: rank %d: init returned %d: %.200s", missing, ranks_rank(), (int)result, info.text);
+    report(result == PK_ERR_TIMEOUT, "missing %d: rank %d: init returned %d: %.200s", missing, ranks_rank(), (int)result,
+           info.text);
     report(info.peer == missing, "missing %d: rank %d: the record names rank %d", missing, ranks_rank(), info.peer);
-    report(took_ms >= TIMEOUT_MS * 0.9 && took_ms < TIMEOUT_MS + 500 * test_slack(), "missing %d: rank %d: after %.0f ms", missing,
-           ranks_rank(), took_ms);
+    report(took_ms >= TIMEOUT_MS * 0.9 && took_ms < TIMEOUT_MS + 500 * test_slack(), "missing %d: rank %d: after %.0f ms",
+           missing, ranks_rank(), took_ms);
     report(comm == NULL, "missing %d: rank %d: no handle was set", missing, ranks_rank());
     return report_end();
 }

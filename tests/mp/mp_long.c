@@ -126,8 +126,10 @@ static void alltoallv(struct job *job)
 
     if (job->rank == 0)
         fill(job->bytes, LONG, seed_of(0, 4));
-    must(job, pk_alltoallv(job->rank == 0 ? job->bytes : other, send_counts, start, job->rank == 0 ? other : job->bytes, recv_counts, start,
-                           PK_INT8, job->comm, PK_BLOCKING), "pk_alltoallv");
+    must(job,
+         pk_alltoallv(job->rank == 0 ? job->bytes : other, send_counts, start, job->rank == 0 ? other : job->bytes, recv_counts,
+                      start, PK_INT8, job->comm, PK_BLOCKING),
+         "pk_alltoallv");
     if (job->rank == 1)
         check_one(job, job->bytes, LONG, seed_of(0, 4), "alltoallv");
 }
@@ -319,7 +321,8 @@ int main(int argc, char **argv)
         return 2;
     }
     if (asked == NULL || strcmp(asked, "1") != 0) {
-        printf("SKIP: transfers of more than 2^32 elements take 13 GiB of memory and minutes: PICKLE_TEST_LONG=1 asks for them\n");
+        printf(
+            "SKIP: transfers of more than 2^32 elements take 13 GiB of memory and minutes: PICKLE_TEST_LONG=1 asks for them\n");
         return 77;
     }
     if (free_kib() < MEMORY_KIB) {

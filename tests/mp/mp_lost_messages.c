@@ -62,8 +62,8 @@ static int some(void)
                  all == ~0ull << SIZE;
     }
     atomic_store(&refuse_of_4, 0);
-    report(right == TIMES && atomic_load(&refused) > 0, "rank %d: %d of %d agreements are right, %u messages were refused", ranks_rank(),
-           right, TIMES, atomic_load(&refused));
+    report(right == TIMES && atomic_load(&refused) > 0, "rank %d: %d of %d agreements are right, %u messages were refused",
+           ranks_rank(), right, TIMES, atomic_load(&refused));
     report(pk_barrier(comm, PK_BLOCKING) == PK_OK, "rank %d: a barrier afterwards", ranks_rank());
     (void)pk_comm_destroy(comm);
     return report_end();
@@ -83,10 +83,11 @@ static int all_of(int victim)
     atomic_store(&refuse_of_4, 0);
     if (ranks_rank() == victim) {
         pk_last_error(&info);
-        report(result == PK_ERR_PEER && strstr(info.text, "were not sent") != NULL, "rank %d: %d, %.200s", victim, (int)result, info.text);
+        report(result == PK_ERR_PEER && strstr(info.text, "were not sent") != NULL, "rank %d: %d, %.200s", victim, (int)result,
+               info.text);
     } else {
-        report(result == PK_OK && count == 1 && failed[0] == victim, "rank %d: %d, %d ranks are dead, rank %d the first", ranks_rank(),
-               (int)result, count, failed[0]);
+        report(result == PK_OK && count == 1 && failed[0] == victim, "rank %d: %d, %d ranks are dead, rank %d the first",
+               ranks_rank(), (int)result, count, failed[0]);
     }
     ranks_meet();
     (void)pk_comm_destroy(comm);

@@ -158,9 +158,11 @@ static void use_library(enum use use)
     config.device = PK_DEVICE_HOST;
     config.nonblocking = use == BEGUN;
     config.timeout_ms = 2000;
-    works = pk_get_unique_id(&id) == PK_OK && pk_comm_init_rank(&comm, use == BEGUN ? 2 : 1, 0, &id, &config) == (use == BEGUN ? PK_IN_PROGRESS : PK_OK);
+    works = pk_get_unique_id(&id) == PK_OK &&
+            pk_comm_init_rank(&comm, use == BEGUN ? 2 : 1, 0, &id, &config) == (use == BEGUN ? PK_IN_PROGRESS : PK_OK);
     if (use == USED)
-        works = works && pk_allreduce(&one, &out, 1, PK_F32, PK_SUM, comm, PK_BLOCKING) == PK_OK && pk_comm_destroy(comm) == PK_OK;
+        works =
+            works && pk_allreduce(&one, &out, 1, PK_F32, PK_SUM, comm, PK_BLOCKING) == PK_OK && pk_comm_destroy(comm) == PK_OK;
     if (!works)
         _exit(2);
 }

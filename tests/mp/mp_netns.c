@@ -38,7 +38,8 @@ static void rank_main(void)
     result = pk_comm_init(&comm, &config);
     pk_last_error(&info);
     if (alone) { /* told that they share a host, and not how */
-        report(result != PK_OK && strstr(info.text, "PK_RUN_DIR") != NULL, "apart: rank %d got %d: %s", rank, (int)result, info.text);
+        report(result != PK_OK && strstr(info.text, "PK_RUN_DIR") != NULL, "apart: rank %d got %d: %s", rank, (int)result,
+               info.text);
         return;
     }
     if (!report(result == PK_OK, "%s: rank %d: init: %s", ranks_role(), rank, result == PK_OK ? "ok" : info.text) ||
@@ -89,7 +90,8 @@ static bool set_up(void)
     chmod(place.secret, 0600);
     return shell("ip netns add %s 2>/dev/null && ip netns add %s 2>/dev/null", place.names[0], place.names[1]) &&
            shell("ip link add pka netns %s type veth peer name pkb netns %s 2>/dev/null", place.names[0], place.names[1]) &&
-           shell("ip -n %s addr add 10.231.7.1/30 dev pka && ip -n %s addr add 10.231.7.2/30 dev pkb", place.names[0], place.names[1]) &&
+           shell("ip -n %s addr add 10.231.7.1/30 dev pka && ip -n %s addr add 10.231.7.2/30 dev pkb", place.names[0],
+                 place.names[1]) &&
            shell("ip -n %s link set pka up && ip -n %s link set pkb up", place.names[0], place.names[1]) &&
            shell("ip -n %s link set lo up && ip -n %s link set lo up", place.names[0], place.names[1]);
 }

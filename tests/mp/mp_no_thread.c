@@ -68,8 +68,8 @@ static void expect_no_thread(pk_result_t result, const char *call)
     pk_error_info_t info = { .struct_size = sizeof info };
 
     pk_last_error(&info);
-    report(result == PK_ERR_SYSTEM && info.sys_errno == EAGAIN && strstr(info.text, "pthread_create") != NULL, "%s: rank %d: %s: %d, errno %d: %.200s",
-           name, rank, call, (int)result, info.sys_errno, info.text);
+    report(result == PK_ERR_SYSTEM && info.sys_errno == EAGAIN && strstr(info.text, "pthread_create") != NULL,
+           "%s: rank %d: %s: %d, errno %d: %.200s", name, rank, call, (int)result, info.sys_errno, info.text);
 }
 
 /* Rank 0, which may make none. */
@@ -83,7 +83,8 @@ static void refused(const pk_comm_config_t *config)
     nonblocking.nonblocking = 1;
     expect_no_thread(pk_stream_create(&stream), "pk_stream_create");
     report(stream.handle == NULL, "%s: no stream", name);
-    expect_no_thread(pk_get_unique_id(&id) == PK_OK ? pk_comm_init_rank(&comm, 1, 0, &id, &nonblocking) : PK_ERR_INTERNAL, "a nonblocking init");
+    expect_no_thread(pk_get_unique_id(&id) == PK_OK ? pk_comm_init_rank(&comm, 1, 0, &id, &nonblocking) : PK_ERR_INTERNAL,
+                     "a nonblocking init");
 }
 
 static bool expect(bool condition, const char *what)
@@ -98,7 +99,8 @@ static bool in_streams(pk_comm_t *comm, pk_stream_t old)
 {
     pk_stream_t another;
 
-    return allreduce(comm, old) && pk_stream_create(&another) == PK_OK && allreduce(comm, another) && pk_stream_destroy(another) == PK_OK;
+    return allreduce(comm, old) && pk_stream_create(&another) == PK_OK && allreduce(comm, another) &&
+           pk_stream_destroy(another) == PK_OK;
 }
 
 static int rank_main(void)
@@ -113,8 +115,10 @@ static int rank_main(void)
     rank = ranks_rank();
     config.device = PK_DEVICE_HOST;
     config.timeout_ms = 30000;
-    if ((number == BY_LIMIT && !expect(become_nobody(), "another user")) || (has_stream && !expect(pk_stream_create(&old) == PK_OK, "a stream")) ||
-        !expect(pk_comm_init(&comm, &config) == PK_OK, "init") || (rank == 0 && !expect(number == BY_LIMIT ? limit() : sandbox(), "no more threads")))
+    if ((number == BY_LIMIT && !expect(become_nobody(), "another user")) ||
+        (has_stream && !expect(pk_stream_create(&old) == PK_OK, "a stream")) ||
+        !expect(pk_comm_init(&comm, &config) == PK_OK, "init") ||
+        (rank == 0 && !expect(number == BY_LIMIT ? limit() : sandbox(), "no more threads")))
         return report_end();
     ranks_meet();
     if (!has_stream)
@@ -124,7 +128,8 @@ static int rank_main(void)
     if (ranks_shared()->words[0] % 2 == 1)
         expect(in_streams(comm, old) && in_streams(later, old), "in streams");
     expect(pk_comm_destroy(later) == PK_OK && pk_comm_destroy(comm) == PK_OK, "destroy");
-    expect(pk_comm_init(&comm, &config) == PK_OK && allreduce(comm, old) && pk_comm_destroy(comm) == PK_OK, "by one made when there was none");
+    expect(pk_comm_init(&comm, &config) == PK_OK && allreduce(comm, old) && pk_comm_destroy(comm) == PK_OK,
+           "by one made when there was none");
     if (has_stream)
         expect(pk_stream_destroy(old) == PK_OK, "pk_stream_destroy");
     return report_end();
@@ -140,7 +145,8 @@ int main(void)
             setenv("PICKLE_TEST_HOSTS", "2", 1);
             setenv("PK_SOCKETS", "4/2", 1);
         }
-        ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .word = i }, "%s, %s", names[i / 2], i % 2 == 0 ? "no stream yet" : "a stream before");
+        ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .word = i }, "%s, %s", names[i / 2],
+                    i % 2 == 0 ? "no stream yet" : "a stream before");
     }
     return report_end();
 }

@@ -115,7 +115,8 @@ static void answers(void)
     pk_log_set_callback(NULL, NULL);
     report(pk_dtype_size((pk_dtype_t)-1) == 0 && pk_dtype_size((pk_dtype_t)INT_MAX) == 0, "no type has a size");
     report(strcmp(pk_dtype_name((pk_dtype_t)-1), "?") == 0 && strcmp(pk_dtype_name((pk_dtype_t)INT_MAX), "?") == 0, "nor a name");
-    report(pk_strerror((pk_result_t)INT_MIN) != NULL && pk_strerror((pk_result_t)INT_MAX) != NULL, "pk_strerror always says something");
+    report(pk_strerror((pk_result_t)INT_MIN) != NULL && pk_strerror((pk_result_t)INT_MAX) != NULL,
+           "pk_strerror always says something");
     report(pk_version() > 0, "pk_version");
 }
 
@@ -227,7 +228,8 @@ static void gone_in_a_group(pk_comm_t *c)
         return;
     in[0] = 7;
     out[0] = 0;
-    report(pk_group_start() == PK_OK && pk_allreduce(in, out, 1, PK_F32, PK_SUM, c, stream) == PK_OK && pk_stream_destroy(stream) == PK_OK,
+    report(pk_group_start() == PK_OK && pk_allreduce(in, out, 1, PK_F32, PK_SUM, c, stream) == PK_OK &&
+               pk_stream_destroy(stream) == PK_OK,
            "a stream destroyed in a group");
     REFUSED(pk_group_end());
     report(pk_group_start() == PK_OK && pk_allreduce(in, out, 1, PK_F32, PK_SUM, c, PK_BLOCKING) == PK_OK &&
@@ -249,10 +251,12 @@ static void later_config(void)
 
     config.known.struct_size = sizeof config;
     config.known.device = PK_DEVICE_HOST;
-    report(pk_get_unique_id(&id) == PK_OK && pk_comm_init_rank(&comm, 1, 0, &id, &config.known) == PK_ERR_UNSUPPORTED && comm == NULL,
+    report(pk_get_unique_id(&id) == PK_OK && pk_comm_init_rank(&comm, 1, 0, &id, &config.known) == PK_ERR_UNSUPPORTED &&
+               comm == NULL,
            "a field that this version does not know is not ignored");
     config.later = 0;
-    report(pk_comm_init_rank(&comm, 1, 0, &id, &config.known) == PK_OK && pk_comm_destroy(comm) == PK_OK, "where it is zero it does not matter");
+    report(pk_comm_init_rank(&comm, 1, 0, &id, &config.known) == PK_OK && pk_comm_destroy(comm) == PK_OK,
+           "where it is zero it does not matter");
 }
 
 /* The record is the init's, though another thread made it. */
@@ -267,11 +271,12 @@ static void failed_unasked(void)
     config.device = PK_DEVICE_HOST;
     config.nonblocking = 1;
     config.timeout_ms = 50;
-    report(pk_get_unique_id(&id) == PK_OK && pk_comm_init_rank(&comm, 2, 0, &id, &config) == PK_IN_PROGRESS, "an init that will fail");
+    report(pk_get_unique_id(&id) == PK_OK && pk_comm_init_rank(&comm, 2, 0, &id, &config) == PK_IN_PROGRESS,
+           "an init that will fail");
     result = pk_comm_destroy(comm);
     pk_last_error(&info);
-    report(result == PK_ERR_TIMEOUT && info.code == PK_ERR_TIMEOUT && info.peer == 1, "destroy returns %d, the record says %d: %.100s",
-           (int)result, (int)info.code, info.text);
+    report(result == PK_ERR_TIMEOUT && info.code == PK_ERR_TIMEOUT && info.peer == 1,
+           "destroy returns %d, the record says %d: %.100s", (int)result, (int)info.code, info.text);
     REFUSED(pk_comm_init_rank(&comm, 65537, 0, &id, NULL));
     REFUSED(pk_comm_init_rank(&comm, INT_MAX, 0, &id, NULL));
 }
@@ -299,7 +304,8 @@ int main(void)
     gone_in_a_group(comm);
     later_config();
     failed_unasked();
-    report(pk_group_start() == PK_OK && pk_group_end() == PK_OK && pk_stream_synchronize(stream) == PK_OK, "no group and no error is left");
+    report(pk_group_start() == PK_OK && pk_group_end() == PK_OK && pk_stream_synchronize(stream) == PK_OK,
+           "no group and no error is left");
     in[0] = 7;
     report(pk_allreduce(in, out, 1, PK_F32, PK_SUM, comm, PK_BLOCKING) == PK_OK && out[0] == 7, "the communicator works");
     report(pk_stream_destroy(stream) == PK_OK && pk_comm_destroy(comm) == PK_OK, "and ends");

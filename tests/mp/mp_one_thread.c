@@ -50,7 +50,8 @@ static bool open_both(pk_comm_t *comms[2])
             usleep(1000);
     if (result == PK_OK)
         result = pk_comm_path(comms[0], 1, PK_MEM_HOST, PK_MEM_HOST, &path);
-    return report(result == PK_OK && strcmp(path.transport, "tcp") == 0, "init: %s, over %s", pk_strerror(result), path.transport);
+    return report(result == PK_OK && strcmp(path.transport, "tcp") == 0, "init: %s, over %s", pk_strerror(result),
+                  path.transport);
 }
 
 static bool exchange(pk_comm_t *comms[2], int sender, int round)

@@ -78,7 +78,8 @@ static bool turn(pk_comm_t *comm, float *in, float *out, const char *when)
     memset(out, 0, COUNT * sizeof *out);
     result = pk_allreduce(in, out, COUNT, PK_F32, PK_SUM, comm, PK_BLOCKING);
     pk_last_error(&info);
-    if (!report(result == PK_OK && is_sum(out, 3), "%s: rank %d: allreduce: %d %.200s", when, rank, (int)result, result == PK_OK ? "" : info.text))
+    if (!report(result == PK_OK && is_sum(out, 3), "%s: rank %d: allreduce: %d %.200s", when, rank, (int)result,
+                result == PK_OK ? "" : info.text))
         return false;
     memset(out, 0, COUNT * sizeof *out);
     result = rank == 0 ? pk_send(in, COUNT, PK_F32, 1, comm, PK_BLOCKING) : pk_recv(out, COUNT, PK_F32, 0, comm, PK_BLOCKING);

@@ -61,8 +61,9 @@ static void expect_border(pk_comm_t *comm, pk_op_kind_t op, size_t bytes, const 
 /* Neighbours in one line, without this rank. */
 static void expect_messages(const char *text)
 {
-    static const char *const peers[SIZE][2] = { { "ranks 1 to 3", NULL }, { "rank 0", "ranks 2 to 3" }, { "ranks 0 to 1", "rank 3" },
-                                                { "ranks 0 to 2", NULL } };
+    static const char *const peers[SIZE][2] = {
+        { "ranks 1 to 3", NULL }, { "rank 0", "ranks 2 to 3" }, { "ranks 0 to 1", "rank 3" }, { "ranks 0 to 2", NULL }
+    };
 
     for (int i = 0; i < 2 && peers[ranks_rank()][i] != NULL; i++) {
         char what[80];
@@ -90,7 +91,8 @@ static int rank_main(void)
         if (strcmp(ranks_role(), "on one host") == 0)
             snprintf(text, sizeof text, "over shm (%s): eager up to 5000 bytes, then rendezvous", path.device);
         else
-            snprintf(text, sizeof text, "over tcp (%s): eager up to 5000 bytes, then eager put up to 1048576 bytes, then rendezvous", path.device);
+            snprintf(text, sizeof text,
+                     "over tcp (%s): eager up to 5000 bytes, then eager put up to 1048576 bytes, then rendezvous", path.device);
         expect_messages(text);
         expect("broadcast of host memory, by its count: ", "tree");
         expect_border(comm, PK_OP_SEND, 5000, "eager", strcmp(ranks_role(), "on one host") == 0 ? "rendezvous" : "eager put");
@@ -108,7 +110,8 @@ int main(void)
     if (ranks_role() != NULL)
         return rank_main();
     unsetenv("PICKLE_TEST_HOSTS");
-    setenv("PICKLE_TEST_TUNING", "pair.eager_shm_bytes=5000,pair.eager_bytes=5000,tcp.eager_bytes=5000,coll.one_shot_max_bytes=1212", 1);
+    setenv("PICKLE_TEST_TUNING",
+           "pair.eager_shm_bytes=5000,pair.eager_bytes=5000,tcp.eager_bytes=5000,coll.one_shot_max_bytes=1212", 1);
     setenv("PK_ALGORITHM", "broadcast=tree", 1);
     setenv("PK_LOG", "info", 1);
     ranks_drive(&(struct ranks_turn){ .role = "on one host", .size = SIZE }, "on one host");

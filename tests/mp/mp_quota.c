@@ -88,8 +88,10 @@ static int rank_main(void)
         return report_end();
     if (sched_getaffinity(0, sizeof mine, &mine) == 0 && CPU_COUNT(&mine) < SIZE)
         shares = true;
-    report(comm->engine->config.shares_cpu == shares, "%s: rank %d %s", ranks_role(), own, comm->engine->config.shares_cpu ? "yields" : "spins");
-    report(pk_allreduce(&own, &sum, 1, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK && sum == 1, "%s: rank %d: allreduce", ranks_role(), own);
+    report(comm->engine->config.shares_cpu == shares, "%s: rank %d %s", ranks_role(), own,
+           comm->engine->config.shares_cpu ? "yields" : "spins");
+    report(pk_allreduce(&own, &sum, 1, PK_INT32, PK_SUM, comm, PK_BLOCKING) == PK_OK && sum == 1, "%s: rank %d: allreduce",
+           ranks_role(), own);
     report(pk_comm_destroy(comm) == PK_OK, "%s: rank %d: destroy", ranks_role(), own);
     return report_end();
 }

@@ -41,15 +41,15 @@ static ssize_t call(long number, pid_t pid, const struct iovec *local, const str
     return syscall(number, pid, &here, 1ul, &there, 1ul, 0ul);
 }
 
-ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote, unsigned long remotes,
-                         unsigned long flags)
+ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                         unsigned long remotes, unsigned long flags)
 {
     (void)locals, (void)remotes, (void)flags;
     return call(SYS_process_vm_readv, pid, local, remote);
 }
 
-ssize_t process_vm_writev(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote, unsigned long remotes,
-                          unsigned long flags)
+ssize_t process_vm_writev(pid_t pid, const struct iovec *local, unsigned long locals, const struct iovec *remote,
+                          unsigned long remotes, unsigned long flags)
 {
     (void)locals, (void)remotes, (void)flags;
     return call(SYS_process_vm_writev, pid, local, remote);
@@ -104,7 +104,8 @@ static bool try_one(pk_comm_t *parent, pk_stream_t stream, const struct turn *tu
     bool passed;
     char what[128];
 
-    snprintf(what, sizeof what, "%s of %zu, refused after %d calls, pattern %d", turn->name, counts[sizes], (int)allowed[k], pattern);
+    snprintf(what, sizeof what, "%s of %zu, refused after %d calls, pattern %d", turn->name, counts[sizes], (int)allowed[k],
+             pattern);
     if (!must(pk_comm_split(parent, 0, rank, &comm, NULL), "pk_comm_split") ||
         !turn_open(&loop, comm, number % 2 == 0 ? PK_BLOCKING : stream, rank, ranks_size(), counts[sizes]))
         return false;
@@ -156,7 +157,8 @@ int main(void)
     for (int quick = 0; quick < 2; quick++) {
         setenv("PICKLE_TEST_TUNING", quick ? "shm.one_copy_fast=1" : "shm.one_copy_fast=0", 1);
         for (int size = 2; size <= 4; size += 2)
-            ranks_drive(&(struct ranks_turn){ .role = "rank", .size = size, .timeout_ms = 120000 }, "quick %d, %d ranks", quick, size);
+            ranks_drive(&(struct ranks_turn){ .role = "rank", .size = size, .timeout_ms = 120000 }, "quick %d, %d ranks", quick,
+                        size);
     }
     return report_end();
 }

@@ -17,7 +17,7 @@
 
 #define MIB 48
 #define ROUNDS 10
-#define LATE_ROUNDS 2  /* of them the last: the sender comes when the receiver has given up */
+#define LATE_ROUNDS 2 /* of them the last: the sender comes when the receiver has given up */
 #define SENT 0x11
 #define REUSED 0xa5
 #define WHILE_US 20000 /* in which the peer, or a thread, may still be at it */
@@ -53,7 +53,8 @@ static size_t transfer(pk_comm_t *comm, int rank, unsigned char *bytes, struct a
 
     do {
         memset(bytes, rank == 1 ? SENT : 0, buffer_bytes);
-        *result = rank == 1 ? pk_send(bytes, buffer_bytes, PK_UINT8, 0, comm, PK_BLOCKING) : pk_recv(bytes, buffer_bytes, PK_UINT8, 1, comm, PK_BLOCKING);
+        *result = rank == 1 ? pk_send(bytes, buffer_bytes, PK_UINT8, 0, comm, PK_BLOCKING)
+                            : pk_recv(bytes, buffer_bytes, PK_UINT8, 1, comm, PK_BLOCKING);
         if (rank == 0 && *result == PK_OK)
             wrong += bytes_other_than(SENT, bytes, buffer_bytes);
         atomic_store(&aborter->begun, true);
@@ -87,8 +88,9 @@ static void round_of(pk_comm_t *parent, int rank, unsigned char *bytes, int numb
         pthread_join(thread, NULL);
     (void)pk_comm_destroy(comm);
     touched = bytes_other_than(REUSED, bytes, buffer_bytes);
-    report(result == PK_ERR_ABORTED && wrong == 0 && touched == 0, "round %d, rank %d%s: result %d, %zu bytes came wrong, %zu were touched",
-           number, rank, aborts ? " (aborts)" : "", (int)result, wrong, touched);
+    report(result == PK_ERR_ABORTED && wrong == 0 && touched == 0,
+           "round %d, rank %d%s: result %d, %zu bytes came wrong, %zu were touched", number, rank, aborts ? " (aborts)" : "",
+           (int)result, wrong, touched);
     ranks_meet();
 }
 
@@ -128,8 +130,10 @@ static void sum_round(pk_comm_t *parent, int rank, int number)
     pthread_t thread;
     size_t wrong;
 
-    if (!report(pk_comm_split(parent, 0, rank, &comm, NULL) == PK_OK && pk_mem_alloc(comm, FLOATS * sizeof(float), &in) == PK_OK &&
-                pk_mem_alloc(comm, FLOATS * sizeof(float), &out) == PK_OK, "rank %d: memory", rank))
+    if (!report(pk_comm_split(parent, 0, rank, &comm, NULL) == PK_OK &&
+                    pk_mem_alloc(comm, FLOATS * sizeof(float), &in) == PK_OK &&
+                    pk_mem_alloc(comm, FLOATS * sizeof(float), &out) == PK_OK,
+                "rank %d: memory", rank))
         exit(2);
     aborter.comm = comm;
     atomic_init(&aborter.begun, false);

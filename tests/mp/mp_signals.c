@@ -41,7 +41,8 @@ static void on_fault(int number, siginfo_t *info, void *context)
         _exit(100 + number);
     if (number == SIGSEGV && mprotect(guarded.buffer, guarded.bytes, PROT_READ | PROT_WRITE) != 0)
         _exit(4);
-    if (number == SIGBUS && mmap(guarded.buffer, guarded.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
+    if (number == SIGBUS &&
+        mmap(guarded.buffer, guarded.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
         _exit(5);
     atomic_store(&guarded.thread, gettid());
     atomic_fetch_add(&guarded.handled, 1);
@@ -78,8 +79,8 @@ static bool all_are(const int32_t *values, int32_t value)
 
 static void say(const char *what, int number, pk_result_t result, const int32_t *values, int32_t wanted, bool own)
 {
-    report(result == PK_OK && all_are(values, wanted), "%s, signal %d: rank %d: result %d, data %s", what, number, ranks_rank(), (int)result,
-           all_are(values, wanted) ? "right" : "WRONG");
+    report(result == PK_OK && all_are(values, wanted), "%s, signal %d: rank %d: result %d, data %s", what, number, ranks_rank(),
+           (int)result, all_are(values, wanted) ? "right" : "WRONG");
     report(atomic_load(&guarded.handled) > 0 && own == (atomic_load(&guarded.thread) == getpid()),
            "%s, signal %d: rank %d: %d faults handled, by thread %d of process %d", what, number, ranks_rank(),
            atomic_load(&guarded.handled), (int)atomic_load(&guarded.thread), (int)getpid());
@@ -158,11 +159,12 @@ static void look_at_masks(void)
         set = blocked_by(entry->d_name);
         threads += !own;
         for (int number = 1; number < SIGSYS + 1; number++) {
-            const bool blocked = set >> (number - 1) & 1, wanted = !own && !is_fault(number) && number != SIGKILL && number != SIGSTOP;
+            const bool blocked = set >> (number - 1) & 1,
+                       wanted = !own && !is_fault(number) && number != SIGKILL && number != SIGSTOP;
 
             if (blocked != wanted)
-                report(false, "rank %d: signal %d is%s blocked in a thread of the %s", ranks_rank(), number, blocked ? "" : " not",
-                       own ? "program" : "library");
+                report(false, "rank %d: signal %d is%s blocked in a thread of the %s", ranks_rank(), number,
+                       blocked ? "" : " not", own ? "program" : "library");
         }
     }
     if (tasks != NULL)
@@ -206,8 +208,10 @@ int main(void)
 
     if (ranks_role() != NULL)
         return rank_main();
-    ranks_drive(&(struct ranks_turn){ .role = "faults", .size = SIZE, .hooks = &hooks }, "faults that the program handles, one host");
+    ranks_drive(&(struct ranks_turn){ .role = "faults", .size = SIZE, .hooks = &hooks },
+                "faults that the program handles, one host");
     apart = true;
-    ranks_drive(&(struct ranks_turn){ .role = "faults", .size = SIZE, .hooks = &hooks }, "faults that the program handles, two hosts");
+    ranks_drive(&(struct ranks_turn){ .role = "faults", .size = SIZE, .hooks = &hooks },
+                "faults that the program handles, two hosts");
     return report_end();
 }

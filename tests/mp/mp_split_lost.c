@@ -73,14 +73,15 @@ static int rank_main(void)
 
     config.device = PK_DEVICE_HOST;
     config.timeout_ms = DEADLINE_MS;
-    if (!report(pk_comm_init(&parent, &config) == PK_OK && pk_barrier(parent, PK_BLOCKING) == PK_OK, "rank %d: init", ranks_rank()))
+    if (!report(pk_comm_init(&parent, &config) == PK_OK && pk_barrier(parent, PK_BLOCKING) == PK_OK, "rank %d: init",
+                ranks_rank()))
         return report_end();
     atomic_store(&armed, ranks_rank() == LOST);
     begun = monotonic_ms();
     result = split(parent, (atomic_load(&words[TURN]) & NONBLOCKING) != 0);
     pk_last_error(&info);
-    report(result == expected, "rank %d: split: %d after %.0f ms (%d is expected): %s", ranks_rank(), (int)result, monotonic_ms() - begun,
-           (int)expected, result == PK_OK ? "" : info.text);
+    report(result == expected, "rank %d: split: %d after %.0f ms (%d is expected): %s", ranks_rank(), (int)result,
+           monotonic_ms() - begun, (int)expected, result == PK_OK ? "" : info.text);
     while (ranks_rank() == 1 && atomic_load(&words[ON_ITS_WAY]) == 0)
         usleep(1000);
     if (ranks_rank() == 1 && !dies)

@@ -52,8 +52,8 @@ static pk_result_t poll_until_made(pk_comm_t *comm)
 static bool works(pk_comm_t *comm)
 {
     int32_t own = -1, all[SIZE] = { -1 }, size = 0;
-    bool right = pk_comm_rank(comm, &own) == PK_OK && pk_comm_size(comm, &size) == PK_OK && size == SIZE
-                 && pk_allgather(&own, all, 1, PK_INT32, comm, PK_BLOCKING) == PK_OK;
+    bool right = pk_comm_rank(comm, &own) == PK_OK && pk_comm_size(comm, &size) == PK_OK && size == SIZE &&
+                 pk_allgather(&own, all, 1, PK_INT32, comm, PK_BLOCKING) == PK_OK;
 
     for (int r = 0; right && r < SIZE; r++)
         right = all[r] == r;
@@ -82,8 +82,8 @@ static void poll_main(int rank)
         usleep(LATE_US);
     begun = monotonic_ms();
     for (int c = 0; c < COMMS; c++)
-        report(pk_comm_init(&comms[c], &config) == PK_IN_PROGRESS && comms[c] != NULL, "poll: rank %d: init %d is in progress", rank,
-               c);
+        report(pk_comm_init(&comms[c], &config) == PK_IN_PROGRESS && comms[c] != NULL, "poll: rank %d: init %d is in progress",
+               rank, c);
     report(monotonic_ms() - begun < 20 * test_slack(), "poll: rank %d: %d inits began in %.1f ms", rank, COMMS,
            monotonic_ms() - begun);
     for (int c = COMMS - 1; c >= 0; c--)
@@ -118,7 +118,8 @@ static void abort_main(int rank)
 /* Connected once: rank 0 listens. */
 static bool listens(void)
 {
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
+    struct sockaddr_in address = { .sin_family = AF_INET,
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK),
                                    .sin_port = htons((uint16_t)atoi(strrchr(getenv("PK_ROOT"), ':') + 1)) };
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     bool connected = fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address) == 0;
@@ -151,7 +152,8 @@ static void still_main(int rank)
         kill((pid_t)atomic_load(&words[1]), SIGCONT);
     }
     error = poll_until_made(comm);
-    report(error == PK_ERR_ABORTED || (rank == 0 && error == PK_ERR_PEER), "still: rank %d: the communicator's error is %d", rank, (int)error);
+    report(error == PK_ERR_ABORTED || (rank == 0 && error == PK_ERR_PEER), "still: rank %d: the communicator's error is %d", rank,
+           (int)error);
     report(pk_comm_destroy(comm) == error, "still: rank %d: destroy", rank);
 }
 
@@ -170,9 +172,10 @@ static void device_main(int rank)
     result = pk_comm_init(&comm, &config);
     took = monotonic_ms() - begun;
     pk_last_error(&info);
-    report(result == PK_ERR_UNSUPPORTED || result == PK_ERR_ARG || result == PK_ERR_SYSTEM, "device: rank %d: init returned %d: %s", rank,
-           (int)result, info.text);
-    report(strstr(info.text, "cuda device 999") != NULL || strstr(info.text, "999") != NULL, "device: rank %d: the text says why", rank);
+    report(result == PK_ERR_UNSUPPORTED || result == PK_ERR_ARG || result == PK_ERR_SYSTEM,
+           "device: rank %d: init returned %d: %s", rank, (int)result, info.text);
+    report(strstr(info.text, "cuda device 999") != NULL || strstr(info.text, "999") != NULL, "device: rank %d: the text says why",
+           rank);
     report(rank == victim || info.peer == victim, "device: rank %d: the record names rank %d", rank, info.peer);
     report(took < LONG_MS / 2, "device: rank %d: after %.0f ms", rank, took);
 }
@@ -188,7 +191,8 @@ static void split_main(int rank)
     if (!report(pk_comm_init(&parent, &config) == PK_OK, "split: rank %d: init", rank) ||
         !report(pk_comm_split(parent, rank == 0, -rank, &group, NULL) == PK_OK, "split: rank %d: pk_comm_split", rank))
         return;
-    right = pk_allgather(&own, all, 1, PK_INT32, group, PK_BLOCKING) == PK_OK && (rank == 0 ? all[0] == 0 : all[0] == 2 && all[1] == 1);
+    right = pk_allgather(&own, all, 1, PK_INT32, group, PK_BLOCKING) == PK_OK &&
+            (rank == 0 ? all[0] == 0 : all[0] == 2 && all[1] == 1);
     report(right, "split: rank %d: its group has ranks %d, %d", rank, (int)all[0], (int)all[1]);
     report(works(parent), "split: rank %d: the parent works", rank);
     report(pk_comm_destroy(group) == PK_OK && pk_comm_destroy(parent) == PK_OK, "split: rank %d: destroy", rank);
@@ -197,8 +201,8 @@ static void split_main(int rank)
 static const struct role {
     const char *name;
     void (*main)(int rank);
-} roles[] = { { "torch", torch_main }, { "poll", poll_main }, { "abort", abort_main }, { "still", still_main }, { "device", device_main },
-            { "split", split_main } };
+} roles[] = { { "torch", torch_main }, { "poll", poll_main },     { "abort", abort_main },
+              { "still", still_main }, { "device", device_main }, { "split", split_main } };
 
 /* Ranks 1 and 2 are on different hosts. */
 static void apart_before(int rank, void *arg)
@@ -243,8 +247,8 @@ static void torch_after(int rank, void *arg)
 
 static void drive(const char *role, int64_t word, const struct ranks_hooks *hooks)
 {
-    ranks_drive(&(struct ranks_turn){ .role = role, .size = SIZE, .timeout_ms = 40000, .word = word, .hooks = hooks }, "%s (%lld)", role,
-                (long long)word);
+    ranks_drive(&(struct ranks_turn){ .role = role, .size = SIZE, .timeout_ms = 40000, .word = word, .hooks = hooks },
+                "%s (%lld)", role, (long long)word);
 }
 
 static int own_rank(void)

@@ -78,8 +78,8 @@ static void rank_never_comes(pk_comm_t *comm, float *values)
         result = pk_allreduce(values, values, COUNT, PK_F32, PK_SUM, comm, stream);
     if (result == PK_OK)
         result = pk_stream_destroy(stream);
-    report(result == PK_ERR_TIMEOUT && monotonic_ms() - began_ms < NEVER_TIMEOUT_MS + 200 * test_slack(), "%s: result %d after %.0f ms",
-           ranks_role(), (int)result, monotonic_ms() - began_ms);
+    report(result == PK_ERR_TIMEOUT && monotonic_ms() - began_ms < NEVER_TIMEOUT_MS + 200 * test_slack(),
+           "%s: result %d after %.0f ms", ranks_role(), (int)result, monotonic_ms() - began_ms);
     atomic_store(&ranks_shared()->words[TIMED_OUT], 1);
 }
 
@@ -112,7 +112,8 @@ static void set_host(int rank, void *arg)
 
 int main(void)
 {
-    static char jobs[][40] = { "full, late", "gone, late", "full, late, hosts", "gone, late, hosts", "full, never", "gone, never, hosts" };
+    static char jobs[][40] = { "full, late",        "gone, late",  "full, late, hosts",
+                               "gone, late, hosts", "full, never", "gone, never, hosts" };
     enum { JOBS = sizeof jobs / sizeof jobs[0] };
     struct ranks ranks[JOBS];
 

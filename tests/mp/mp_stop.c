@@ -77,12 +77,12 @@ static void stop_main(const struct turn *turn)
     if (loop.rank == VICTIM) { /* it finds the others gone, or its own deadline passed */
         report(result == PK_ERR_TIMEOUT || result == PK_ERR_PEER, "stop %s: the victim got %d", turn->name, (int)result);
     } else {
-        report(result == PK_ERR_TIMEOUT && info.peer == VICTIM, "stop %s: rank %d got %d naming rank %d after %.0f ms: %.200s", turn->name,
-               loop.rank, (int)result, info.peer, took_ms, info.text);
-        report(took_ms > TIMEOUT_MS * 0.9 && took_ms < TIMEOUT_MS + 200 * test_slack(), "stop %s: rank %d: after %.0f ms", turn->name,
-               loop.rank, took_ms);
-        report(strcmp(info.op, strcmp(turn->name, "p2p") == 0 ? info.op : turn->name) == 0, "stop %s: rank %d: the operation is '%s'",
-               turn->name, loop.rank, info.op);
+        report(result == PK_ERR_TIMEOUT && info.peer == VICTIM, "stop %s: rank %d got %d naming rank %d after %.0f ms: %.200s",
+               turn->name, loop.rank, (int)result, info.peer, took_ms, info.text);
+        report(took_ms > TIMEOUT_MS * 0.9 && took_ms < TIMEOUT_MS + 200 * test_slack(), "stop %s: rank %d: after %.0f ms",
+               turn->name, loop.rank, took_ms);
+        report(strcmp(info.op, strcmp(turn->name, "p2p") == 0 ? info.op : turn->name) == 0,
+               "stop %s: rank %d: the operation is '%s'", turn->name, loop.rank, info.op);
         report(expected_line.seen > 0, "stop %s: rank %d: the log has named rank %d", turn->name, loop.rank, VICTIM);
     }
     (void)pk_comm_destroy(comm);

@@ -38,13 +38,13 @@ enum step { NOTICED, REVOKED, AGREED, SHRUNK, DESTROYED, MET, RIGHT, STEPS };
 
 struct life {
     pk_comm_t *comm;
-    int rank, size;      /* in comm */
-    int members[SIZE];   /* [size]: as they were numbered at first */
-    long first_op;       /* the first operation in comm */
-    long op;             /* the next one */
+    int rank, size;    /* in comm */
+    int members[SIZE]; /* [size]: as they were numbered at first */
+    long first_op;     /* the first operation in comm */
+    long op;           /* the next one */
     float *in, *out;
-    bool stops;          /* a rank is stopped: it finds itself left behind */
-    bool waits;          /* in the next operation for the one that is stopped */
+    bool stops; /* a rank is stopped: it finds itself left behind */
+    bool waits; /* in the next operation for the one that is stopped */
 };
 
 static void set_phase(enum phase phase)
@@ -391,7 +391,8 @@ static int run_job(int most)
     }
     for (int r = 0; r < SIZE && !well; r++)
         if (job.alive[r])
-            report(false, "rank %d is in phase %lld, among %lld ranks, %d are alive", r, (long long)atomic_load(&job.ranks.shared->rank_words[r][PHASE]),
+            report(false, "rank %d is in phase %lld, among %lld ranks, %d are alive", r,
+                   (long long)atomic_load(&job.ranks.shared->rank_words[r][PHASE]),
                    (long long)atomic_load(&job.ranks.shared->rank_words[r][LIVING]), job.living);
     atomic_store(&job.ranks.shared->words[STOP], 1);
     for (int r = 0; r < SIZE; r++)
@@ -435,8 +436,9 @@ static void run_stop(int victim)
     well = well && atomic_load(&job.ranks.shared->words[LEFT]) == 1;
     atomic_store(&job.ranks.shared->words[STOP], 1);
     well = ranks_wait(&job.ranks, RECOVER_MS, -1) == 0 && well;
-    report(well, "rank %d of %d is stopped, deadline %d ms: a right sum of the others after %.1f ms, and it finds itself left behind", victim, SIZE,
-           STOP_MS, times_ms[RIGHT][--ntimes]);
+    report(well,
+           "rank %d of %d is stopped, deadline %d ms: a right sum of the others after %.1f ms, and it finds itself left behind",
+           victim, SIZE, STOP_MS, times_ms[RIGHT][--ntimes]);
     ranks_close(&job.ranks);
 }
 

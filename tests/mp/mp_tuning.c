@@ -35,7 +35,8 @@ static int rank_main(void)
     config.device = PK_DEVICE_HOST;
     if (!report(pk_comm_init(&comm, &config) == PK_OK, "rank %d: init", rank))
         return report_end();
-    report(pk_explain(comm, PK_OP_ALLREDUCE, 1, PK_INT32, PK_MEM_HOST, 0, 0, &how) == PK_OK && strcmp(how.algorithm, "direct") == 0,
+    report(pk_explain(comm, PK_OP_ALLREDUCE, 1, PK_INT32, PK_MEM_HOST, 0, 0, &how) == PK_OK &&
+               strcmp(how.algorithm, "direct") == 0,
            "rank %d: allreduce by '%s', as rank 0 has it", rank, how.algorithm);
     report(says(comm, "coll.one_shot_max_bytes", "0", "PICKLE_TEST_TUNING"), "rank %d: the dump says rank 0's value", rank);
     report(says(comm, "wait.spins", rank == 1 ? "7" : "4000", rank == 1 ? "PICKLE_TEST_TUNING" : "default"),

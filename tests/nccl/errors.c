@@ -57,7 +57,8 @@ static void configs(void)
             "an older config is taken; but the id is none of its own");
     config.size = 24; /* a version that ended behind `blocking` */
     config.version = 21400;
-    refused(ncclCommInitRankConfig(&comm, 1, id, 0, &config), PKN_INVALID_ARGUMENT, "did not make this id", "a short config is taken");
+    refused(ncclCommInitRankConfig(&comm, 1, id, 0, &config), PKN_INVALID_ARGUMENT, "did not make this id",
+            "a short config is taken");
     refused(ncclCommInitRank(&comm, 0, id, 0), PKN_INVALID_ARGUMENT, "rank 0 of 0", "no ranks");
     refused(ncclCommInitRank(&comm, 2, id, 2), PKN_INVALID_ARGUMENT, "rank 2 of 2", "no such rank");
     refused(ncclCommInitRank(NULL, 1, id, 0), PKN_INVALID_ARGUMENT, "NULL", "no place for a communicator");

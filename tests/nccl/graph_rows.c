@@ -52,8 +52,8 @@ static const struct {
     const char *name;
     call_t *call;
 } ops[] = {
-    { "allgather", allgather }, { "alltoall", alltoall },           { "gather", gather },
-    { "scatter", scatter },     { "reduce_scatter", reduce_scatter }, { "allreduce", allreduce },
+    { "allgather", allgather },           { "alltoall", alltoall },   { "gather", gather }, { "scatter", scatter },
+    { "reduce_scatter", reduce_scatter }, { "allreduce", allreduce },
 };
 
 #define OPS (int)(sizeof ops / sizeof ops[0])

@@ -21,7 +21,7 @@ enum what { ALLOCATE, SYNCHRONISE, MAKE_STREAMS, LOAD, FREE, LAUNCH, WHATS };
 
 static const char *const mode_names[] = { "a thread a rank", "one thread" };
 static const char *const what_names[] = { "allocates memory", "waits for the context", "makes streams",
-                                          "loads a module", "frees memory", "launches a kernel for the first time" };
+                                          "loads a module",   "frees memory",          "launches a kernel for the first time" };
 
 struct op {
     const char *name;

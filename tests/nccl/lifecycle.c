@@ -315,8 +315,8 @@ static void registrations(void)
     check(memory != NULL && nothing == NULL, "memory, and none of nothing");
     MUST(ncclCommRegister(comms[0], memory, 1 << 20, &handle));
     MUST(ncclCommWindowRegister(comms[0], memory, 1 << 20, &window, 0));
-    check(ncclCommWindowRegister(comms[0], memory, 1 << 20, &symmetric, PKN_WINDOW_SYMMETRIC) == PKN_SUCCESS && symmetric == NULL &&
-              strstr(ncclGetLastError(NULL), "symmetric") != NULL,
+    check(ncclCommWindowRegister(comms[0], memory, 1 << 20, &symmetric, PKN_WINDOW_SYMMETRIC) == PKN_SUCCESS &&
+              symmetric == NULL && strstr(ncclGetLastError(NULL), "symmetric") != NULL,
           "there is no symmetric window: %s", ncclGetLastError(NULL));
     MUST(ncclCommFinalize(comms[0]));
     MUST(ncclCommDeregister(comms[0], window)); /* a window's handle, behind finalize */
@@ -342,7 +342,8 @@ static void given_up(void)
     MUST(ncclCommInitAll(comms, 2, NULL));
     MUST(ncclBroadcast(r.buffer, r.buffer, COUNT, PKN_FLOAT32, 0, comms[0], r.stream));
     MUST(ncclCommFinalize(comms[1]));
-    check(ncclCommFinalize(comms[0]) == PKN_SUCCESS, "finalize with what a rank that has left does not take: %s", ncclGetLastError(NULL));
+    check(ncclCommFinalize(comms[0]) == PKN_SUCCESS, "finalize with what a rank that has left does not take: %s",
+          ncclGetLastError(NULL));
     MUST(ncclCommGetAsyncError(comms[0], &state));
     check(state == PKN_SUCCESS && bed_idle(r.stream), "is no error, and the stream is released (%d)", (int)state);
     for (int g = 0; g < 2; g++)
@@ -369,7 +370,8 @@ static void after_an_abort(bool has_lost)
     check(ncclCommFinalize(comms[0]) == PKN_SUCCESS, "and ends its communicator: %s", ncclGetLastError(NULL));
     MUST(ncclCommGetAsyncError(comms[0], &state));
     check(state == (has_lost ? PKN_REMOTE_ERROR : PKN_SUCCESS), "%s (%d)",
-          has_lost ? "whose state says that an operation was lost" : "which is in no error, as PyTorch asks for after finalize", (int)state);
+          has_lost ? "whose state says that an operation was lost" : "which is in no error, as PyTorch asks for after finalize",
+          (int)state);
     MUST(ncclCommDestroy(comms[0]));
 }
 

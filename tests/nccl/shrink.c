@@ -73,7 +73,8 @@ static int rank_main(int rank)
     MUST(ncclCommRevoke(comm, 0));
     MUST(ncclCommShrink(comm, NULL, 0, &smaller, NULL, PKN_SHRINK_ABORT));
     MUST(ncclCommCount(smaller, &size));
-    check(size == RANKS - 1 && bed_adds_up(smaller, stream, in, out, RANKS - 1), "rank %d: the sum of the %d that live", rank, size);
+    check(size == RANKS - 1 && bed_adds_up(smaller, stream, in, out, RANKS - 1), "rank %d: the sum of the %d that live", rank,
+          size);
     MUST(ncclCommDestroy(smaller));
     MUST(ncclCommAbort(comm));
     return bed_end();

@@ -138,6 +138,7 @@ int main(void)
     setenv("PICKLE_TEST_HOSTS", "2", 1);
     setenv("PK_RETRY_MS", retry, 1);
     for (int scene = 0; scene < SCENES; scene++)
-        ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .timeout_ms = TIMEOUT_MS, .word = scene }, "%s", names[scene]);
+        ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .timeout_ms = TIMEOUT_MS, .word = scene }, "%s",
+                    names[scene]);
     return report_end();
 }

@@ -121,7 +121,9 @@ static int run_rank(void)
     bool right;
     int rank;
 
-    proxy_rule(&(struct proxy_rules){ .life_bytes = LIFE_BYTES, .made = &ranks_shared()->words[PROXIED], .cut = &ranks_shared()->words[CUTS],
+    proxy_rule(&(struct proxy_rules){ .life_bytes = LIFE_BYTES,
+                                      .made = &ranks_shared()->words[PROXIED],
+                                      .cut = &ranks_shared()->words[CUTS],
                                       .seed = (unsigned)ranks_rank() });
     if (out == NULL || in == NULL || pk_comm_init(&comm, NULL) != PK_OK || pk_comm_rank(comm, &rank) != PK_OK)
         return 1;

@@ -237,7 +237,8 @@ static bool runs_short_while_others_look(struct rank *self, int turn)
 static int run_short_rank(struct rank *self)
 {
     for (int turn = 0; turn < 15; turn++)
-        if (!runs_short_while_others_look(self, turn) || pk_comm_destroy(self->comm) != PK_OK || pk_comm_init(&self->comm, NULL) != PK_OK)
+        if (!runs_short_while_others_look(self, turn) || pk_comm_destroy(self->comm) != PK_OK ||
+            pk_comm_init(&self->comm, NULL) != PK_OK)
             return 1;
     return pk_comm_destroy(self->comm) == PK_OK ? 0 : 1;
 }
@@ -262,7 +263,8 @@ static bool broadcasts(struct rank *self, int root, int n, size_t count, int tur
     for (int i = 0; i < n; i++) {
         fill(self, count, turn + i);
         memset(out, 0, sizeof out);
-        if (pk_broadcast(in, out, count, PK_F32, root, self->comm, PK_BLOCKING) != PK_OK || out[count - 1] != number(count - 1, turn + i, root))
+        if (pk_broadcast(in, out, count, PK_F32, root, self->comm, PK_BLOCKING) != PK_OK ||
+            out[count - 1] != number(count - 1, turn + i, root))
             return false;
     }
     return true;
@@ -285,7 +287,8 @@ static bool holds(struct rank *self)
             sums[i] = number(i, turn, self->rank);
         if (self->rank == 1)
             lose_the_core(self);
-        if (pk_allreduce(sums, sums, count, PK_F32, PK_SUM, self->comm, PK_BLOCKING) != PK_OK || !broadcasts(self, 0, 3, 14000, turn))
+        if (pk_allreduce(sums, sums, count, PK_F32, PK_SUM, self->comm, PK_BLOCKING) != PK_OK ||
+            !broadcasts(self, 0, 3, 14000, turn))
             return false;
         for (size_t i = 0; i < count; i++)
             wrong += sums[i] != number(i, turn, 0) + number(i, turn, 1);
@@ -303,7 +306,10 @@ static int run_holding_rank(struct rank *self)
 static int run_rank(void)
 {
     const char *role = ranks_role();
-    struct rank self = { .rank = ranks_rank(), .how_long = strncmp(role, "long", 4) == 0 ? LONG : strncmp(role, "ring", 4) == 0 ? LONGER : SHORT };
+    struct rank self = { .rank = ranks_rank(),
+                         .how_long = strncmp(role, "long", 4) == 0   ? LONG
+                                     : strncmp(role, "ring", 4) == 0 ? LONGER
+                                                                     : SHORT };
     size_t before = 0, after;
 
     self.most = self.how_long == SHORT ? SHORT_MOST : self.how_long == LONG ? LONG_MOST : MOST;
@@ -327,7 +333,8 @@ static int run_rank(void)
     }
     after = mallinfo2().uordblks;
     if (after > before + self.most * 8)
-        fprintf(stderr, "rank %d: %zu bytes after %d turns, %zu after %d\n", self.rank, before, self.turns / 4, after, self.turns);
+        fprintf(stderr, "rank %d: %zu bytes after %d turns, %zu after %d\n", self.rank, before, self.turns / 4, after,
+                self.turns);
     if (after > before + self.most * 8 || !one_way(&self) || !stays_small(&self))
         return 1;
     return pk_comm_destroy(self.comm) == PK_OK ? 0 : 1;

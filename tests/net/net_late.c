@@ -117,8 +117,8 @@ int main(void)
     for (int threads = 0; threads < 3; threads += 2) {
         setenv("PK_SOCKETS", threads == 0 ? "2/0" : "2/2", 1);
         for (int scene = 0; scene < SCENES; scene++)
-            ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .timeout_ms = TIMEOUT_MS, .word = scene }, "%s, %d threads",
-                        names[scene], threads);
+            ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .timeout_ms = TIMEOUT_MS, .word = scene },
+                        "%s, %d threads", names[scene], threads);
     }
     return report_end();
 }

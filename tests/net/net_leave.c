@@ -98,7 +98,7 @@ int main(void)
         return run_rank();
     setenv("PICKLE_TEST_HOSTS", "2", 1);
     for (int i = 0; i < 2 * SCENES; i++)
-        ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .timeout_ms = 2 * TIMEOUT_MS, .word = i }, "rank %d %s", i % 2,
-                    names[i / 2]);
+        ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .timeout_ms = 2 * TIMEOUT_MS, .word = i }, "rank %d %s",
+                    i % 2, names[i / 2]);
     return report_end();
 }

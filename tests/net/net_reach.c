@@ -48,8 +48,8 @@ static void work(pk_comm_t *comm, int rank, int size)
     report(right == COUNT, "rank %d: %d of %d elements are right", rank, right, COUNT);
     for (int r = 0; r < size; r++)
         if (r != rank)
-            report(pk_comm_path(comm, r, PK_MEM_HOST, PK_MEM_HOST, &path) == PK_OK && strstr(path.reason, "address 127.") == NULL, "rank %d to %d: %s, %s", rank, r, path.transport,
-                   path.reason);
+            report(pk_comm_path(comm, r, PK_MEM_HOST, PK_MEM_HOST, &path) == PK_OK && strstr(path.reason, "address 127.") == NULL,
+                   "rank %d to %d: %s, %s", rank, r, path.transport, path.reason);
 }
 
 /* Each rank is rank 0 of one: the others come to where it listens. */
@@ -62,9 +62,11 @@ static void split(pk_comm_t *comm, int rank, int size)
         pk_result_t result = pk_comm_split(comm, 0, (rank - first + size) % size, &group, NULL);
 
         (void)pk_last_error(&info);
-        if (!report(result == PK_OK, "rank %d: split whose first is rank %d: %s", rank, first, result == PK_OK ? "ok" : info.text))
+        if (!report(result == PK_OK, "rank %d: split whose first is rank %d: %s", rank, first,
+                    result == PK_OK ? "ok" : info.text))
             return;
-        report(pk_allreduce(&one, &sum, 1, PK_INT32, PK_SUM, group, PK_BLOCKING) == PK_OK && sum == size, "rank %d: allreduce of the group", rank);
+        report(pk_allreduce(&one, &sum, 1, PK_INT32, PK_SUM, group, PK_BLOCKING) == PK_OK && sum == size,
+               "rank %d: allreduce of the group", rank);
         report(pk_comm_destroy(group) == PK_OK, "destroy of the group");
     }
 }
@@ -82,7 +84,8 @@ static void expect_cut(pk_result_t result, int argc, char **argv)
     pk_error_info_t info = { .struct_size = sizeof info };
 
     (void)pk_last_error(&info);
-    report(result == PK_ERR_TIMEOUT && (argv[2][0] == '-' || info.sys_errno == atoi(argv[2])), "result %d, errno %d: %s", (int)result, info.sys_errno, info.text);
+    report(result == PK_ERR_TIMEOUT && (argv[2][0] == '-' || info.sys_errno == atoi(argv[2])), "result %d, errno %d: %s",
+           (int)result, info.sys_errno, info.text);
     for (int i = 3; i < argc; i++)
         report(strstr(info.text, argv[i]) != NULL, "the text has '%s'", argv[i]);
     report(expected.seen, "a warning had '%s'", expected.text);

@@ -65,7 +65,9 @@ static double later(double ms)
 
 static void message(size_t bytes)
 {
-    need(me.rank == 0 ? pk_send(me.in, bytes, PK_UINT8, 1, me.comm, PK_BLOCKING) : pk_recv(me.out, bytes, PK_UINT8, 0, me.comm, PK_BLOCKING), "message");
+    need(me.rank == 0 ? pk_send(me.in, bytes, PK_UINT8, 1, me.comm, PK_BLOCKING)
+                      : pk_recv(me.out, bytes, PK_UINT8, 0, me.comm, PK_BLOCKING),
+         "message");
 }
 
 static void burst(size_t bytes)
@@ -102,22 +104,12 @@ static const struct {
     size_t bytes;
     double most; /* that are promised; NONE: nothing is */
 } cases[] = {
-    { "message", message, 8, 1.5 },
-    { "message", message, 4 << 10, 1.5 },
-    { "message", message, 32 << 10, 1.5 },
+    { "message", message, 8, 1.5 },         { "message", message, 4 << 10, 1.5 },     { "message", message, 32 << 10, 1.5 },
     { "message", message, 64 << 10, 2.5 }, /* the sender has its buffer back when it hears that all has come */
-    { "message", message, 256 << 10, 2.5 },
-    { "message", message, 1 << 20, 3.5 },
-    { "message", message, 4 << 20, NONE },
-    { "8 messages", burst, 4 << 10, 1.5 },
-    { "8 messages", burst, 128 << 10, NONE },
-    { "allreduce", sum, 8, 1.5 },
-    { "allreduce", sum, 1 << 10, 1.5 },
-    { "allreduce", sum, 64 << 10, 1.5 },
-    { "allreduce", sum, 128 << 10, 2.5 },
-    { "allreduce", sum, 256 << 10, 2.5 },
-    { "allreduce", sum, 1 << 20, 2.5 },
-    { "allreduce", sum, 4 << 20, NONE },
+    { "message", message, 256 << 10, 2.5 }, { "message", message, 1 << 20, 3.5 },     { "message", message, 4 << 20, NONE },
+    { "8 messages", burst, 4 << 10, 1.5 },  { "8 messages", burst, 128 << 10, NONE }, { "allreduce", sum, 8, 1.5 },
+    { "allreduce", sum, 1 << 10, 1.5 },     { "allreduce", sum, 64 << 10, 1.5 },      { "allreduce", sum, 128 << 10, 2.5 },
+    { "allreduce", sum, 256 << 10, 2.5 },   { "allreduce", sum, 1 << 20, 2.5 },       { "allreduce", sum, 4 << 20, NONE },
 };
 
 int main(int argc, char **argv)
@@ -140,7 +132,8 @@ int main(int argc, char **argv)
         trips = trips_of(cases[i].what, cases[i].bytes, times, cases[i].most);
         right = right && trips <= cases[i].most;
         if (me.rank == 0 && (argc > 2 || !right))
-            printf("%-10s %8zu bytes: %5.2f trips%s\n", cases[i].name, cases[i].bytes, trips, trips > cases[i].most ? ": too many" : "");
+            printf("%-10s %8zu bytes: %5.2f trips%s\n", cases[i].name, cases[i].bytes, trips,
+                   trips > cases[i].most ? ": too many" : "");
     }
     need(pk_comm_destroy(me.comm), "destroy");
     return right ? 0 : 1;

@@ -78,6 +78,7 @@ int main(void)
     setenv("PICKLE_TEST_HOSTS", "2", 1);
     setenv("PK_LOG", "error", 1);
     setenv("PK_RETRY_MS", "1000", 1); /* not receiving is no silence */
-    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .timeout_ms = LIMIT_MS }, "2.5 GiB to a rank that does not receive");
+    ranks_drive(&(struct ranks_turn){ .role = "rank", .size = 2, .timeout_ms = LIMIT_MS },
+                "2.5 GiB to a rank that does not receive");
     return report_end();
 }

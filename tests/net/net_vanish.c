@@ -32,8 +32,8 @@ static bool go_on(pk_comm_t *comm)
         result = pk_comm_shrink(comm, 0, NULL, 0, &smaller, NULL);
     if (result == PK_OK)
         result = pk_allreduce(&one, &sum, 1, PK_INT32, PK_SUM, smaller, PK_BLOCKING);
-    printf("%s %d of %d ranks are dead, %d go on behind collective %llu, after %.0f ms\n", pk_strerror(result), dead, size, (int)sum,
-           (unsigned long long)last, monotonic_ms() - begin);
+    printf("%s %d of %d ranks are dead, %d go on behind collective %llu, after %.0f ms\n", pk_strerror(result), dead, size,
+           (int)sum, (unsigned long long)last, monotonic_ms() - begin);
     if (smaller != NULL)
         (void)pk_comm_destroy(smaller);
     return result == PK_OK && sum == (rank == size - 1 ? 1 : size - 1) && dead == size - sum;

@@ -174,7 +174,8 @@ Test(hosts, links_carry_the_least)
         cr_assert(plan_world_make(&world, a, &c));
         count_traffic(&world, hosts, out, in);
         for (int h = 0; h < n; h++)
-            cr_expect(out[h] <= most_of(a->coll, (size_t)n, (size_t)each, c.count) && in[h] <= most_of(a->coll, (size_t)n, (size_t)each, c.count),
+            cr_expect(out[h] <= most_of(a->coll, (size_t)n, (size_t)each, c.count) &&
+                          in[h] <= most_of(a->coll, (size_t)n, (size_t)each, c.count),
                       "collective %d, %d hosts of %d: %zu out of host %d, %zu in", (int)a->coll, n, each, out[h], h, in[h]);
         plan_world_free(&world);
         pki_hosts_free(hosts);
@@ -189,7 +190,9 @@ Test(hosts, leaders_send_few_messages)
         enum pki_coll coll;
         const char *name;
         int messages;
-    } expected[] = { { PKI_COLL_ALLREDUCE, "leader", 12 }, { PKI_COLL_BROADCAST, "leader", 3 }, { PKI_COLL_REDUCE, "leader", 3 },
+    } expected[] = { { PKI_COLL_ALLREDUCE, "leader", 12 },
+                     { PKI_COLL_BROADCAST, "leader", 3 },
+                     { PKI_COLL_REDUCE, "leader", 3 },
                      { PKI_COLL_BARRIER, "hier", 8 } };
     struct pki_hosts *hosts;
 
@@ -200,7 +203,8 @@ Test(hosts, leaders_send_few_messages)
         for (int rank = 0; rank < 16; rank++) {
             struct pki_plan *plan;
 
-            cr_assert(pki_plan_make(pki_algorithm_find(expected[k].coll, expected[k].name), hosts, rank, 16, 5, false, &plan) == PK_OK);
+            cr_assert(pki_plan_make(pki_algorithm_find(expected[k].coll, expected[k].name), hosts, rank, 16, 5, false, &plan) ==
+                      PK_OK);
             for (uint32_t i = 0; i < plan->nsteps; i++)
                 messages += plan->steps[i].kind == PKI_STEP_SEND && host_of[plan->steps[i].peer] != host_of[rank];
             pki_plan_free(plan);
@@ -224,7 +228,9 @@ Test(hosts, allreduce_gives_the_same_bits)
 
         cr_assert(pki_hosts_make(host_of, size, &hosts) == PK_OK);
         for (uint64_t seed = 1; seed < 5; seed++) {
-            struct plan_case c = { .size = size, .in_place = k % 3 == 0 ? PLAN_ALL_IN_PLACE : 0, .count = 50, .chunk = 2, .hosts = hosts };
+            struct plan_case c = {
+                .size = size, .in_place = k % 3 == 0 ? PLAN_ALL_IN_PLACE : 0, .count = 50, .chunk = 2, .hosts = hosts
+            };
             struct plan_world world;
             char text[128] = "";
 

@@ -101,7 +101,7 @@ static int try_size(const struct pki_algorithm *algorithm, const struct pki_host
 
     for (int root = 0; root<roots; root += size> SIZES_ALL ? 3 : size > 4 ? 2 : 1) {
         /* Of the larger ones by turns in place and not: as many steps, and each has its plans. */
-        for (int in_place = size > 4 ? (size + root) / 2 % 2 : 0; in_place < 2; in_place += size > 4 ? 2 : 1) {
+        for (int in_place = size > 4 ? (size + root) / 2 % 2 : 0; in_place<2; in_place += size> 4 ? 2 : 1) {
             struct plan_case c = make_case(algorithm, size, root, in_place);
             struct score score;
 

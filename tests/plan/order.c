@@ -17,11 +17,11 @@ struct queue {
     struct pki_moment *moments;
     uint32_t n, at;
     bool *opened, *sent, *moved, *ended; /* by step; moved: by the receiver */
-    int *partners;               /* by step: the peer's, -1: none */
+    int *partners;                       /* by step: the peer's, -1: none */
 };
 
-static void make(struct queue *q, const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int rank, int size, int root,
-                 bool in_place)
+static void make(struct queue *q, const struct pki_algorithm *algorithm, const struct pki_hosts *hosts, int rank, int size,
+                 int root, bool in_place)
 {
     *q = (struct queue){ .plan = NULL };
     cr_assert_eq(pki_plan_make(algorithm, hosts, rank, size, root, in_place, &q->plan), PK_OK);
@@ -188,7 +188,9 @@ Test(order, no_queue_stands)
 
 Test(order, no_queue_stands_across_hosts)
 {
-    static const int maps[][RANKS_FEW] = { { 0, 0, 0, 1, 1, 1, 2, 2, 2 }, { 0, 1, 2, 0, 1, 2, 0, 1, 0 }, { 0, 1, 2, 3, 4, 5, 6, 7, 8 } };
+    static const int maps[][RANKS_FEW] = { { 0, 0, 0, 1, 1, 1, 2, 2, 2 },
+                                           { 0, 1, 2, 0, 1, 2, 0, 1, 0 },
+                                           { 0, 1, 2, 3, 4, 5, 6, 7, 8 } };
 
     for (int m = 0; m < 3; m++)
         for (int size = 2 + m % 2; size <= RANKS_FEW; size += m == 0 ? 1 : 2) {

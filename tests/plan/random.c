@@ -151,7 +151,8 @@ Test(plan, no_hazard_among_many_ranks)
         bool across = strcmp((*a)->name, "hier") == 0 || strcmp((*a)->name, "leader") == 0; /* hosts.c has them, on hosts */
 
         for (size_t k = 0; !across && k < sizeof sizes / sizeof sizes[0]; k++) {
-            struct plan_case c = { sizes[k], plan_is_rooted(*a) ? sizes[k] / 3 : 0, k % 2 ? PLAN_ALL_IN_PLACE : 0x2d, 7, 4, k, NULL };
+            struct plan_case c = { sizes[k], plan_is_rooted(*a) ? sizes[k] / 3 : 0, k % 2 ? PLAN_ALL_IN_PLACE : 0x2d, 7, 4, k,
+                                   NULL };
             struct plan_world world;
             char text[128] = "";
 

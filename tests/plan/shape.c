@@ -80,7 +80,8 @@ static size_t expected_sent(const struct pki_algorithm *algorithm, size_t size, 
     case PKI_COLL_ALLREDUCE:
         return flat ? size * others * count : 2 * others * count;
     case PKI_COLL_REDUCE:
-        return strcmp(name, "direct") == 0 || strcmp(name, "hier") == 0 ? others * count + others * (count / size) : others * count;
+        return strcmp(name, "direct") == 0 || strcmp(name, "hier") == 0 ? others * count + others * (count / size)
+                                                                        : others * count;
     case PKI_COLL_BARRIER:
         return 0;
     default:
@@ -294,7 +295,8 @@ Test(shape, direct_allreduce_sums_in_rank_order)
             int next = 0;
             uint32_t reduces = 0;
 
-            cr_assert_eq(pki_plan_make(pki_algorithm_find(PKI_COLL_ALLREDUCE, "direct"), NULL, rank, sizes[k], 0, true, &plan), PK_OK);
+            cr_assert_eq(pki_plan_make(pki_algorithm_find(PKI_COLL_ALLREDUCE, "direct"), NULL, rank, sizes[k], 0, true, &plan),
+                         PK_OK);
             for (uint32_t i = 0; i < plan->nsteps; i++) {
                 if (plan->steps[i].kind == PKI_STEP_REDUCE) {
                     next = check_operands(plan, i, next);
@@ -372,8 +374,8 @@ static void expect_later_rounds(const struct pki_plan *plan, const char *name)
             least = round > least ? round : least;
         }
         rounds[i] = !transfer ? least : plan_step_sends(s) ? ++sends : ++receives;
-        cr_expect(!transfer || least < rounds[i], "%s of %d ranks: step %u of rank %d, in round %u, waits for round %u", name, plan->size, i,
-                  plan->rank, rounds[i], least);
+        cr_expect(!transfer || least < rounds[i], "%s of %d ranks: step %u of rank %d, in round %u, waits for round %u", name,
+                  plan->size, i, plan->rank, rounds[i], least);
     }
     free(rounds);
 }

@@ -169,8 +169,7 @@ int main(int argc, char **argv)
     printf("rank %d: %u turns, %.1f s: %s%s%s\n", loop.rank, turn, now_s() - begun, pk_strerror(result),
            result != PK_OK ? ": " : "", result != PK_OK ? info.text : "");
     /* Queue pairs that are made again flush what they had. */
-    if (result == PK_OK && steady.operations > 0 &&
-        !is_thrifty(&loop, &steady, turn, checked))
+    if (result == PK_OK && steady.operations > 0 && !is_thrifty(&loop, &steady, turn, checked))
         return 1;
     pk_comm_destroy(loop.comm);
     return strcmp(path.transport, wanted != NULL ? wanted : "rdma") == 0 && is_expected(argv[1], result) ? 0 : 1;

@@ -89,11 +89,13 @@ static void puts_to_one_place(void)
         ended += events_put(sides[0].iface) != NULL;
         if (!next_news(&msg))
             continue;
-        right = msg.kind == PKI_MSG_FIN && msg.op >= 900 && msg.op < 900 + TRANSFERS && t[msg.op - 900].done == 0 && msg.offset == BYTES;
+        right = msg.kind == PKI_MSG_FIN && msg.op >= 900 && msg.op < 900 + TRANSFERS && t[msg.op - 900].done == 0 &&
+                msg.offset == BYTES;
         t[msg.op - 900].done = BYTES;
         reported++;
     }
-    check(right && ended == TRANSFERS && reported == TRANSFERS && holds(target, BYTES, 1), "48 transfers at a time into the same memory");
+    check(right && ended == TRANSFERS && reported == TRANSFERS && holds(target, BYTES, 1),
+          "48 transfers at a time into the same memory");
     check(rdma_ep(1)->grants.n == 0 && rdma_ep(1)->numbers_out == 0 && rdma_ep(0)->targets.n == 0, "and no grant is left over");
     free(source);
     free(target);
@@ -198,7 +200,8 @@ static bool share_completions(bool *exact)
 {
     const unsigned transfers = 2, chunks = 4;
     struct pki_rdma_iface *iface = rdma_ep(0)->iface;
-    uint64_t requests = iface->base.counts.work_requests, doorbells = iface->base.counts.doorbells, completions = iface->base.counts.completions;
+    uint64_t requests = iface->base.counts.work_requests, doorbells = iface->base.counts.doorbells,
+             completions = iface->base.counts.completions;
     unsigned shared = transfers * rdma_ep(0)->nqps; /* what completes here beside them are the grants that come */
 
     for (unsigned i = 0; i < transfers; i++)
@@ -262,8 +265,8 @@ static void failing_ctrl(void)
     const void *payload;
 
     doomed = 0;
-    while (right && (got[0] < 2000 || got[1] < 2000) && pki_now_ns() < until &&
-           sides[0].ep->state != PKI_EP_DEAD && sides[1].ep->state != PKI_EP_DEAD) {
+    while (right && (got[0] < 2000 || got[1] < 2000) && pki_now_ns() < until && sides[0].ep->state != PKI_EP_DEAD &&
+           sides[1].ep->state != PKI_EP_DEAD) {
         for (int s = 0; s < 2; s++) {
             uint32_t what = sent[s];
 
@@ -276,7 +279,8 @@ static void failing_ctrl(void)
                 T->pop(sides[s].ep);
             }
         }
-        if (++n % 400 == 0 && doomed < 16 && rdma_ep(0)->recover.state == PKI_RDMA_UP && rdma_ep(1)->recover.state == PKI_RDMA_UP) {
+        if (++n % 400 == 0 && doomed < 16 && rdma_ep(0)->recover.state == PKI_RDMA_UP &&
+            rdma_ep(1)->recover.state == PKI_RDMA_UP) {
             kill_qp();
             doomed += 8;
         }
@@ -327,7 +331,8 @@ static void shutdown_seen(void)
     until = pki_now_ns() + rdma_ep(0)->iface->retry_ns / 2;
     while (sides[0].ep->farewell.lingers)
         progress();
-    check(pki_rdma_has_left(rdma_ep(0)) && sides[0].ep->state != PKI_EP_DEAD && sides[1].ep->state != PKI_EP_DEAD && pki_now_ns() < until,
+    check(pki_rdma_has_left(rdma_ep(0)) && sides[0].ep->state != PKI_EP_DEAD && sides[1].ep->state != PKI_EP_DEAD &&
+              pki_now_ns() < until,
           "who mends its end for a goodbye that has come is told so");
 }
 
@@ -378,7 +383,8 @@ static void figures(void)
     (void)transfer(4 << 20, 0, 1 << 20, 700, NULL);
     printf("4 MiB: %.1f MB/s with filling and checking; %llu requests, %llu doorbells, %llu completions, %llu registrations\n",
            4 * 1.048576e6 / (now_us() - start), (unsigned long long)(iface->base.counts.work_requests - requests),
-           (unsigned long long)(iface->base.counts.doorbells - doorbells), (unsigned long long)(iface->base.counts.completions - completions),
+           (unsigned long long)(iface->base.counts.doorbells - doorbells),
+           (unsigned long long)(iface->base.counts.completions - completions),
            (unsigned long long)(iface->base.counts.registrations - registrations));
 }
 

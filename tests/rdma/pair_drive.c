@@ -210,8 +210,8 @@ bool transfer(size_t bytes, size_t offset, size_t piece, unsigned op, void (*dis
     if (!right)
         printf("     transfer %u: %zu of %zu bytes put, %zu ended; states %d and %d; %u and %u messages have come, "
                "%u sent\n",
-               op, t.issued, bytes, t.done, (int)rdma_ep(0)->recover.state, (int)rdma_ep(1)->recover.state, rdma_ep(0)->ctrl.arrived,
-               rdma_ep(1)->ctrl.arrived, rdma_ep(0)->ctrl.sent);
+               op, t.issued, bytes, t.done, (int)rdma_ep(0)->recover.state, (int)rdma_ep(1)->recover.state,
+               rdma_ep(0)->ctrl.arrived, rdma_ep(1)->ctrl.arrived, rdma_ep(0)->ctrl.sent);
     for (size_t i = 0; i < 64; i++)
         right = right && target[offset + i] == 0 && target[offset + 64 + bytes + i] == 0;
     free(source);

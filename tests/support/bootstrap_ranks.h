@@ -52,8 +52,8 @@ static inline void *rank_main(void *arg)
     sleep_ms(self->delay_ms);
     began = pki_now_ns();
     if (self->at_meeting)
-        self->result = pki_bootstrap_open_at(&b, self->size, self->rank, &self->meeting, pki_deadline_ns(self->timeout_ms),
-                                             self->cancel);
+        self->result =
+            pki_bootstrap_open_at(&b, self->size, self->rank, &self->meeting, pki_deadline_ns(self->timeout_ms), self->cancel);
     else
         self->result = pki_bootstrap_open(&b, self->size, self->rank, &self->id, pki_deadline_ns(self->timeout_ms), self->cancel);
     if (self->result == PK_OK && self->body != NULL)

@@ -38,8 +38,13 @@ static inline bool events_come(struct pki_iface *iface, struct pki_msg *msg)
         if (event->kind == PKI_EVENT_RECEIVED) {
             const struct pki_recv *recv = pki_container_of(event, struct pki_recv, event);
 
-            *msg = (struct pki_msg){ .kind = PKI_MSG_FIN, .flags = recv->flags, .index = recv->index, .sig = recv->sig, .op = recv->op,
-                                     .offset = recv->have, .bytes = recv->bytes };
+            *msg = (struct pki_msg){ .kind = PKI_MSG_FIN,
+                                     .flags = recv->flags,
+                                     .index = recv->index,
+                                     .sig = recv->sig,
+                                     .op = recv->op,
+                                     .offset = recv->have,
+                                     .bytes = recv->bytes };
         } else {
             *msg = pki_container_of(event, struct pki_unexpected_put, event)->about;
             msg->kind = PKI_MSG_RTS;

@@ -7,7 +7,8 @@
 #include <immintrin.h>
 #endif
 
-const char *const float_modes[] = { "default", "subnormal numbers are zero", "toward zero", "upward", "downward", "exceptions trap" };
+const char *const float_modes[] = { "default",        "subnormal numbers are zero", "toward zero", "upward", "downward",
+                                    "exceptions trap" };
 const size_t float_modes_count = sizeof float_modes / sizeof *float_modes;
 
 enum { FLUSHES = 1, TRAPS = 5 };

@@ -14,8 +14,8 @@
 static const struct op {
     const char *name;
     pk_op_kind_t kind;
-    int root;       /* or the sender; BOTH_SEND; EACH_TO_ALL: to itself, too */
-    bool in_place;  /* at the root, where there is one */
+    int root;           /* or the sender; BOTH_SEND; EACH_TO_ALL: to itself, too */
+    bool in_place;      /* at the root, where there is one */
     size_t parts[2][2]; /* of uneven ones, quarters of the longest: [from][to], or [from][0] */
 } table[] = {
     { "send from rank 0", PK_OP_SEND, 0, false, { { 0 } } },

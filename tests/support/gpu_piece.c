@@ -60,8 +60,8 @@ static char *virtual_memory(struct gpu_piece *p, const struct gpu_rank *self, si
 {
     int ordinal = self->rank % gpu_count();
 
-    p->vmm = p->kind == GPU_HIDDEN ? gpu_vmm_alloc_private(ordinal, bytes)
-                                   : gpu_vmm_alloc_growing(ordinal, bytes, bytes + GROWTH);
+    p->vmm =
+        p->kind == GPU_HIDDEN ? gpu_vmm_alloc_private(ordinal, bytes) : gpu_vmm_alloc_growing(ordinal, bytes, bytes + GROWTH);
     p->bytes = p->vmm.bytes;
     return p->vmm.ptr;
 }

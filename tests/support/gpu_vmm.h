@@ -6,8 +6,8 @@
 #include <stddef.h>
 
 struct gpu_vmm {
-    char *ptr; /* NULL: this driver cannot */
-    size_t bytes, piece; /* that are mapped; of one piece */
+    char *ptr;             /* NULL: this driver cannot */
+    size_t bytes, piece;   /* that are mapped; of one piece */
     unsigned pieces, most; /* mapped; there are addresses for */
     int ordinal;
     unsigned long long *handles;

@@ -17,7 +17,7 @@
 #define ROUNDS_MAX 1000
 #define RECOVER_MS 60000
 #define FAILED (2 * SIZE) /* says more than all that have the new communicator together */
-#define WITNESS 1 /* is never killed */
+#define WITNESS 1         /* is never killed */
 
 /* Words of the shared memory, of all and of each process. */
 enum { STOP, ROUND, BLOCKING, ID_ROUND };
@@ -369,7 +369,8 @@ static void compare_witness(const int64_t *before, const _Atomic int64_t *after,
         const long long now = atomic_load(&after[i]);
 
         if (rounds > limit->from)
-            report(now >= 0 && now <= before[i] + limit->more, "%s: %lld, and %lld after round %d", names[i], now, (long long)before[i], limit->from);
+            report(now >= 0 && now <= before[i] + limit->more, "%s: %lld, and %lld after round %d", names[i], now,
+                   (long long)before[i], limit->from);
         else
             printf("%s: %lld; to be compared after more than %d rounds\n", names[i], now, limit->from);
     }
@@ -388,9 +389,10 @@ static void print_times(void)
         qsort(pauses_ms[blocking], (size_t)n, sizeof pauses_ms[0][0], compare);
         qsort(joins_ms[blocking], (size_t)n, sizeof joins_ms[0][0], compare);
         if (n > 0)
-            printf("the others %s: longest time without an operation median %.1f ms, most %.1f ms; join to first right sum median %.1f ms, most %.1f ms\n",
-                   blocking ? "wait" : "work", pauses_ms[blocking][n / 2], pauses_ms[blocking][n - 1], joins_ms[blocking][n / 2],
-                   joins_ms[blocking][n - 1]);
+            printf(
+                "the others %s: longest time without an operation median %.1f ms, most %.1f ms; join to first right sum median %.1f ms, most %.1f ms\n",
+                blocking ? "wait" : "work", pauses_ms[blocking][n / 2], pauses_ms[blocking][n - 1], joins_ms[blocking][n / 2],
+                joins_ms[blocking][n - 1]);
     }
 }
 

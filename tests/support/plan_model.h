@@ -23,10 +23,10 @@
 
 struct plan_case {
     int size, root;
-    uint32_t in_place; /* a bit a rank; of one root's ranks only the root's counts */
-    size_t count;      /* elements: the operation's argument; of v-forms the longest block */
-    size_t chunk;      /* elements, 1 and up */
-    uint64_t lengths;  /* of v-forms: the seed of the lengths and gaps of blocks */
+    uint32_t in_place;             /* a bit a rank; of one root's ranks only the root's counts */
+    size_t count;                  /* elements: the operation's argument; of v-forms the longest block */
+    size_t chunk;                  /* elements, 1 and up */
+    uint64_t lengths;              /* of v-forms: the seed of the lengths and gaps of blocks */
     const struct pki_hosts *hosts; /* NULL: one; the caller's, outlives the world */
 };
 

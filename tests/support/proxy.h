@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 
 struct proxy_rules {
-    size_t life_bytes;               /* a connection is cut after up to so many; 0: never by itself */
-    _Atomic int64_t *made, *cut;     /* counted, of all ranks */
+    size_t life_bytes;           /* a connection is cut after up to so many; 0: never by itself */
+    _Atomic int64_t *made, *cut; /* counted, of all ranks */
     unsigned seed;
 };
 

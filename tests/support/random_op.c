@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-static const char *const names[] = { "message",  "exchange", "broadcast",  "sum of f32", "sum of u8",
-                                               "allgather", "alltoall", "allgatherv", "alltoallv" };
+static const char *const names[] = { "message",   "exchange", "broadcast",  "sum of f32", "sum of u8",
+                                     "allgather", "alltoall", "allgatherv", "alltoallv" };
 
 const char *random_op_name(const struct random_op *op)
 {
@@ -100,7 +100,8 @@ void random_op_results(const struct random_op *op, const struct gpu_rank *self, 
     }
 }
 
-static pk_result_t messages(const struct random_op *op, const struct gpu_rank *self, const char *in, char *out, pk_stream_t stream)
+static pk_result_t messages(const struct random_op *op, const struct gpu_rank *self, const char *in, char *out,
+                            pk_stream_t stream)
 {
     int rank = self->rank, size = self->size;
     pk_comm_t *comm = self->comm;

@@ -20,9 +20,9 @@
 
 /* Zero when the ranks start. */
 struct ranks_shared {
-    _Atomic int64_t words[RANKS_WORDS];              /* for whatever the test likes */
+    _Atomic int64_t words[RANKS_WORDS]; /* for whatever the test likes */
     _Atomic int64_t rank_words[RANKS_MAX][RANKS_WORDS];
-    _Atomic uint32_t arrived, generation;            /* of ranks_meet */
+    _Atomic uint32_t arrived, generation; /* of ranks_meet */
 };
 
 struct ranks {
@@ -73,8 +73,8 @@ struct ranks_turn {
     char *const *argv; /* as for ranks_start */
     const struct ranks_hooks *hooks;
     int size;
-    int timeout_ms;    /* 0: a minute */
-    int64_t word;      /* words[0] of the shared memory when they start */
+    int timeout_ms; /* 0: a minute */
+    int64_t word;   /* words[0] of the shared memory when they start */
 };
 
 /* Open, start all, wait, close, and report how many failed: "format: 0 of 4 ranks failed, 1234 ms". */

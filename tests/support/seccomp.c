@@ -15,9 +15,14 @@
 bool seccomp_deny(long call, long first, int error)
 {
     /* Arguments have 64 bits; the lower half comes first on the machines that there are. */
-    struct sock_filter by_argument[] = { LOAD(nr), UNLESS(call, 3), LOAD(args[0]), UNLESS(first, 1),
-                                         ANSWER(SECCOMP_RET_ERRNO | (unsigned)error), ANSWER(SECCOMP_RET_ALLOW) };
-    struct sock_filter by_number[] = { LOAD(nr), UNLESS(call, 1), ANSWER(SECCOMP_RET_ERRNO | (unsigned)error), ANSWER(SECCOMP_RET_ALLOW) };
+    struct sock_filter by_argument[] = { LOAD(nr),
+                                         UNLESS(call, 3),
+                                         LOAD(args[0]),
+                                         UNLESS(first, 1),
+                                         ANSWER(SECCOMP_RET_ERRNO | (unsigned)error),
+                                         ANSWER(SECCOMP_RET_ALLOW) };
+    struct sock_filter by_number[] = { LOAD(nr), UNLESS(call, 1), ANSWER(SECCOMP_RET_ERRNO | (unsigned)error),
+                                       ANSWER(SECCOMP_RET_ALLOW) };
     struct sock_fprog program = { .len = sizeof by_argument / sizeof by_argument[0], .filter = by_argument };
 
     if (first == SECCOMP_ANY)

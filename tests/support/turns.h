@@ -19,7 +19,7 @@ struct turn_loop {
 
 struct turn {
     const char *name;
-    pk_result_t (*run)(struct turn_loop *loop);              /* queues it in loop->stream */
+    pk_result_t (*run)(struct turn_loop *loop);               /* queues it in loop->stream */
     bool (*is_right)(const struct turn_loop *loop, size_t i); /* element i of out; NULL: no data */
     size_t (*length)(const struct turn_loop *loop);           /* of out on this rank */
 };

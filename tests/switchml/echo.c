@@ -179,7 +179,8 @@ int main(int argc, char **argv)
     }
     for (int i = 0; i < clients; i++)
         if (fork() == 0)
-            return client(&address, strtoul(argv[3], NULL, 10), (unsigned)atoi(argv[4]), pki_switchml_packet_bytes((uint32_t)atoi(argv[2])), plain);
+            return client(&address, strtoul(argv[3], NULL, 10), (unsigned)atoi(argv[4]),
+                          pki_switchml_packet_bytes((uint32_t)atoi(argv[2])), plain);
     for (int i = 0; i < clients; i++) {
         (void)waitpid(-1, &status, 0); /* the server does not end before it is told */
         failed += !WIFEXITED(status) || WEXITSTATUS(status) != 0;

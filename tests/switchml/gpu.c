@@ -23,7 +23,7 @@ static void *buffers[2][KINDS];
 static union {
     float f;
     uint32_t i;
-} *host;
+} * host;
 static pk_stream_t streams[3];
 static unsigned cases;
 
@@ -131,6 +131,7 @@ int main(void)
         return rank_main();
     if (!gpu_enough(1))
         return GPU_SKIPPED;
-    ranks_drive(&(struct ranks_turn){ .role = "gpu", .size = RANKS, .timeout_ms = 240000 }, "%d ranks, %d GPUs", RANKS, gpu_count());
+    ranks_drive(&(struct ranks_turn){ .role = "gpu", .size = RANKS, .timeout_ms = 240000 }, "%d ranks, %d GPUs", RANKS,
+                gpu_count());
     return report_end();
 }

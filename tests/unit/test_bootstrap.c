@@ -195,7 +195,8 @@ Test(bootstrap, missing_in_a_gather, .timeout = 20)
     join_ranks(ranks, 4);
     for (int r = 0; r < 4; r++)
         if (r != 1)
-            cr_expect(ranks[r].result == PK_ERR_TIMEOUT && strstr(ranks[r].error.text, "rank 1 of 4 did not take the next step") != NULL,
+            cr_expect(ranks[r].result == PK_ERR_TIMEOUT &&
+                          strstr(ranks[r].error.text, "rank 1 of 4 did not take the next step") != NULL,
                       "rank %d: %s", r, ranks[r].error.text);
 }
 

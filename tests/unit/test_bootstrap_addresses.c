@@ -102,7 +102,8 @@ Test(bootstrap_addresses, ports_that_are_taken_at_one)
     cr_assert_eq(pki_listen(&taken, 8, false, &other), PK_OK);
     count = 2;
     cr_expect_eq(pki_meeting_listen(address, &count, false, NULL, fds), PK_ERR_SYSTEM);
-    cr_expect(strstr(pki_error_get()->text, "none of the ports PK_PORTS=23861-23861 is free") != NULL, "%s", pki_error_get()->text);
+    cr_expect(strstr(pki_error_get()->text, "none of the ports PK_PORTS=23861-23861 is free") != NULL, "%s",
+              pki_error_get()->text);
     close(fd);
     close(other);
 }

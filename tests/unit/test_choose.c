@@ -33,7 +33,8 @@ static void check(const struct pki_chooser *c, enum pki_coll coll, size_t bytes)
     name = choice.algorithm->name;
     /* Everything to everyone is for short ones only. */
     if (strcmp(name, "flat") == 0 && pki_coll_shape(coll)->reduces)
-        cr_assert(bytes * (size_t)c->size <= (c->hosts == 2 && c->size == 2 ? (c->gpus ? 8u << 20 : 2u << 20) : 1u << 20), "flat %d of %zu bytes on %d ranks", (int)coll, bytes, c->size);
+        cr_assert(bytes * (size_t)c->size <= (c->hosts == 2 && c->size == 2 ? (c->gpus ? 8u << 20 : 2u << 20) : 1u << 20),
+                  "flat %d of %zu bytes on %d ranks", (int)coll, bytes, c->size);
     /* The bits do not depend on the size: one host, sums in rank order. */
     if (coll == PKI_COLL_ALLREDUCE && c->hosts == 1 && c->size <= 16)
         cr_assert(strcmp(name, "flat") == 0 || strcmp(name, "direct") == 0 || strcmp(name, "staggered") == 0 ||
@@ -167,8 +168,10 @@ Test(choose, other_names)
 
 Test(choose, asked_for_wrongly)
 {
-    static const char *const wrong[] = { "rings", "allreduce", "allreduce=", "=ring", "allreduce=tree", "all=ring", "ring,,tree",
-                                         "ring;tree", "Ring", " ring", "allreduce=ring=tree", "barrier=fused" };
+    static const char *const wrong[] = {
+        "rings",      "allreduce", "allreduce=", "=ring", "allreduce=tree",      "all=ring",
+        "ring,,tree", "ring;tree", "Ring",       " ring", "allreduce=ring=tree", "barrier=fused"
+    };
     char long_text[PKI_ALGORITHM_TEXT + 8];
 
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)

@@ -42,7 +42,8 @@ static void try(copier *copy, const char *name, size_t dst_at, size_t src_at, si
     copy(dst, sources + src_at, bytes);
     for (size_t i = 0; i < GUARD; i++)
         untouched += (dst[i - GUARD] == 0xa5) + (dst[bytes + i] == 0xa5);
-    cr_assert(memcmp(dst, sources + src_at, bytes) == 0 && untouched == 2 * (size_t)GUARD, "%s of %zu bytes, %zu to %zu", name, bytes, src_at, dst_at);
+    cr_assert(memcmp(dst, sources + src_at, bytes) == 0 && untouched == 2 * (size_t)GUARD, "%s of %zu bytes, %zu to %zu", name,
+              bytes, src_at, dst_at);
 }
 
 static void try_all(copier *copy, const char *name, size_t dst_step)

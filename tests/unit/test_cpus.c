@@ -59,7 +59,8 @@ Test(cpus, bound_ranks)
     /* Two on one CPU, though the four may use sixteen together. */
     const struct pki_cpus two_of_four[] = { cpus_of(0, 0), cpus_of(0, 0), cpus_of(1, 15), cpus_of(1, 15) };
     /* The one that may go elsewhere does, whoever comes first. */
-    const struct pki_cpus gives_way[] = { cpus_of(0, 1), cpus_of(0, 0), cpus_of(1, 2) }, row[] = { cpus_of(0, 1), cpus_of(1, 2), cpus_of(2, 3), cpus_of(0, 0) };
+    const struct pki_cpus gives_way[] = { cpus_of(0, 1), cpus_of(0, 0), cpus_of(1, 2) },
+                          row[] = { cpus_of(0, 1), cpus_of(1, 2), cpus_of(2, 3), cpus_of(0, 0) };
     /* Three have two CPUs, the fourth has more. */
     const struct pki_cpus tight[] = { cpus_of(4, 5), cpus_of(3, 5), cpus_of(5, 5), cpus_of(4, 4) };
     const struct pki_cpus one_each[] = { cpus_of(700, 700), cpus_of(1, 1), cpus_of(1023, 1023) };
@@ -200,13 +201,15 @@ Test(quotas, of_more_groups_than_are_kept, .init = make_root, .fini = remove_roo
 
 Test(thread_cpus, lists)
 {
-    static const char *const bad[] = { "", " ", "x", "0x1", "-", "-1", "1-", "3-1", "1,", ",1", "1,,2", "1-2-3", "1 2", "0-3;8", "all,1", "8192",
-                                       "0-8192", "99999999999999999999", "1.5", "+1", "0-1:2" };
+    static const char *const bad[] = { "",    " ",    "x",     "0x1", "-",     "-1",    "1-",   "3-1",    "1,",
+                                       ",1",  "1,,2", "1-2-3", "1 2", "0-3;8", "all,1", "8192", "0-8192", "99999999999999999999",
+                                       "1.5", "+1",   "0-1:2" };
     union pki_cpu_set cpus;
 
     cr_assert(pki_cpus_parse("0-3,8", &cpus));
     cr_expect_eq(CPU_COUNT_S(sizeof cpus, &cpus.set), 5);
-    cr_expect(CPU_ISSET_S(3, sizeof cpus, &cpus.set) && !CPU_ISSET_S(4, sizeof cpus, &cpus.set) && CPU_ISSET_S(8, sizeof cpus, &cpus.set));
+    cr_expect(CPU_ISSET_S(3, sizeof cpus, &cpus.set) && !CPU_ISSET_S(4, sizeof cpus, &cpus.set) &&
+              CPU_ISSET_S(8, sizeof cpus, &cpus.set));
     cr_assert(pki_cpus_parse("8191", &cpus));
     cr_expect_eq(CPU_COUNT_S(sizeof cpus, &cpus.set), 1);
     cr_assert(pki_cpus_parse("5,5,4-5", &cpus));

@@ -114,7 +114,9 @@ Test(cuda_fused, old_followers_are_no_followers)
         before[i] = operations(&ranks[i]);
         ranks[i].comm->engine->fused.epoch += FAR;
         cr_assert_eq(device->ops->queue_open(device, &queues[i]), PK_OK);
-        cr_expect_eq(pk_allreduce(ranks[i].buffer, ranks[i].buffer, SMALL, PK_F32, PK_SUM, ranks[i].comm, PK_CUDA_STREAM(queues[i].handle)), PK_OK);
+        cr_expect_eq(pk_allreduce(ranks[i].buffer, ranks[i].buffer, SMALL, PK_F32, PK_SUM, ranks[i].comm,
+                                  PK_CUDA_STREAM(queues[i].handle)),
+                     PK_OK);
     }
     for (int i = 0; i < 2; i++) {
         for (int ms = 0; ms < 10000 && operations(&ranks[i]) == before[i]; ms++)

@@ -93,7 +93,8 @@ Test(cuda_level, corrupting)
     for (int r = 0; r < 2; r++) {
         cr_expect_eq(pk_comm_path(comms[r], 1 - r, PK_MEM_DEVICE, PK_MEM_DEVICE, &path), PK_OK);
         cr_expect_str_eq(path.transport, "shm", "%s", path.reason);
-        cr_expect_not_null(strstr(path.reason, "through pinned memory of the host: nvlink: one GPU cannot reach"), "%s", path.reason);
+        cr_expect_not_null(strstr(path.reason, "through pinned memory of the host: nvlink: one GPU cannot reach"), "%s",
+                           path.reason);
     }
     close_pair(comms);
 }

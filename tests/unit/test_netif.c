@@ -76,8 +76,7 @@ static const char *order(const struct line *lines, const char *names, bool loopb
         pki_netif_format(&out[i].address, address);
         cr_expect_eq(pki_netif_port(&out[i].address), 0);
         *strrchr(address, ':') = '\0';
-        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s %s/%d", i > 0 ? ", " : "", out[i].name, address,
-                               out[i].prefix);
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%s %s/%d", i > 0 ? ", " : "", out[i].name, address, out[i].prefix);
     }
     return text;
 }
@@ -102,15 +101,11 @@ Test(netif, bridges_of_containers_come_last)
 
 Test(netif, the_first_of_every_interface_then_link_local)
 {
-    static const struct line lines[] = { { "lo", "::1", UP | IFF_LOOPBACK },
-                                         { "eth0", "fe80::1", UP },
-                                         { "eth0", "192.0.2.1", UP },
-                                         { "eth0", "192.0.2.2", UP },
-                                         { "eth0", "2001:db8::1", UP },
-                                         { "eth1", "198.51.100.1", UP },
+    static const struct line lines[] = { { "lo", "::1", UP | IFF_LOOPBACK }, { "eth0", "fe80::1", UP },
+                                         { "eth0", "192.0.2.1", UP },        { "eth0", "192.0.2.2", UP },
+                                         { "eth0", "2001:db8::1", UP },      { "eth1", "198.51.100.1", UP },
                                          { "eth2", "203.0.113.1", IFF_UP }, /* no cable */
-                                         { "eth1", "2001:db8:1::1", UP },
-                                         { NULL, NULL, 0 } };
+                                         { "eth1", "2001:db8:1::1", UP },    { NULL, NULL, 0 } };
 
     cr_expect_str_eq(order(lines, NULL, false, MOST),
                      "eth0 192.0.2.1/24, eth1 198.51.100.1/24, eth0 [2001:db8::1]/64, eth1 [2001:db8:1::1]/64, "
@@ -128,7 +123,8 @@ Test(netif, link_local_of_containers_is_left_out)
                                          { "eth0", "fe80::4", UP },
                                          { NULL, NULL, 0 } };
 
-    cr_expect_str_eq(order(lines, NULL, false, MOST), "eth0 [fe80::4%777777]/64, docker0 172.17.0.1/24, docker0 [2001:db8::1]/64");
+    cr_expect_str_eq(order(lines, NULL, false, MOST),
+                     "eth0 [fe80::4%777777]/64, docker0 172.17.0.1/24, docker0 [2001:db8::1]/64");
     cr_expect_str_eq(order(lines, "veth12ab", false, MOST), "veth12ab [fe80::2%777777]/64");
 }
 
@@ -212,8 +208,8 @@ Test(listen, in_the_range_until_it_is_full)
 
 Test(listen, ranges_that_are_none)
 {
-    static const char *const wrong[] = { "4000", "4000-", "-4000", "5000-4000", "0-10", "4000-70000",
-                                         "4000-5000x", "a-b", "4000 - 5000", "+1-5", "4000-5000-6000" };
+    static const char *const wrong[] = { "4000",       "4000-", "-4000",       "5000-4000", "0-10",          "4000-70000",
+                                         "4000-5000x", "a-b",   "4000 - 5000", "+1-5",      "4000-5000-6000" };
     pk_error_info_t info = { .struct_size = sizeof info };
     uint16_t port;
     int fd;

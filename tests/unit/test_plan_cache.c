@@ -23,7 +23,9 @@ static struct pki_plan_entry *take(struct pki_engine *engine, int number)
     static const struct {
         enum pki_coll coll;
         const char *name;
-    } kinds[] = { { PKI_COLL_BROADCAST, "tree" }, { PKI_COLL_BROADCAST, "ring" }, { PKI_COLL_REDUCE, "tree" }, { PKI_COLL_REDUCE, "ring" } };
+    } kinds[] = {
+        { PKI_COLL_BROADCAST, "tree" }, { PKI_COLL_BROADCAST, "ring" }, { PKI_COLL_REDUCE, "tree" }, { PKI_COLL_REDUCE, "ring" }
+    };
     struct pki_request request = { .what = PKI_DO_COLL, .root = number % RANKS };
     struct pki_plan_entry *entry = NULL;
 

@@ -29,8 +29,9 @@ static void bed_make(struct bed *bed, enum pki_mem_kind kind, size_t bytes)
     bed->peer.path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] = &bed->path;
     bed->peer.eager_put.max = PUT;
     bed->peer.ll.remote = (char *)bed; /* not read */
-    bed->query = (struct pki_protocol_query){ .engine = &bed->engine, .peer = &bed->peer, .kind = kind, .bytes = bytes,
-                                              .eager_max = EAGER };
+    bed->query = (struct pki_protocol_query){
+        .engine = &bed->engine, .peer = &bed->peer, .kind = kind, .bytes = bytes, .eager_max = EAGER
+    };
 }
 
 static const char *name(const struct bed *bed)
@@ -43,8 +44,8 @@ Test(protocols, of_host_memory_by_length)
     static const struct {
         size_t bytes;
         const char *name;
-    } cases[] = { { 0, "eager" }, { 1, "eager" }, { EAGER, "eager" },
-                  { EAGER + 1, "eager put" }, { PUT, "eager put" }, { PUT + 1, "rendezvous" } };
+    } cases[] = { { 0, "eager" },       { 1, "eager" },           { EAGER, "eager" }, { EAGER + 1, "eager put" },
+                  { PUT, "eager put" }, { PUT + 1, "rendezvous" } };
     struct bed bed;
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

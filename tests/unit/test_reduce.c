@@ -357,7 +357,8 @@ static void check_modes(pk_dtype_t dtype, pk_op_t op, int n, bool plain)
         kept = float_mode_is(mode);
         cr_assert(float_mode_set(0));
         cr_expect(kept, "%s: the mode has changed", float_modes[mode]);
-        cr_expect(memcmp(got, wanted, bytes) == 0, "%s: type %d op %d n %d plain %d: other bits", float_modes[mode], (int)dtype, (int)op, n, plain);
+        cr_expect(memcmp(got, wanted, bytes) == 0, "%s: type %d op %d n %d plain %d: other bits", float_modes[mode], (int)dtype,
+                  (int)op, n, plain);
     }
 }
 
@@ -393,8 +394,8 @@ Test(host, words_write_in_order_and_never_wait)
     struct pki_device *device;
     struct pki_queue queue;
     struct pki_signal_op ops[3] = { { PKI_SIGNAL_WRITE, { &one, 5 } },
-                                  { PKI_SIGNAL_WRITE, { NULL, 1 } },
-                                  { PKI_SIGNAL_WAIT, { &two, 1 } } };
+                                    { PKI_SIGNAL_WRITE, { NULL, 1 } },
+                                    { PKI_SIGNAL_WAIT, { &two, 1 } } };
 
     cr_assert_eq(pki_device_host.open(0, &device), PK_OK);
     cr_assert_eq(device->ops->queue_open(device, &queue), PK_OK);

@@ -55,8 +55,8 @@ Test(resolve, digits)
 static atomic_int hangs;
 static int answer;
 
-int slow_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **found)
-    __asm__("getaddrinfo");
+int slow_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
+                     struct addrinfo **found) __asm__("getaddrinfo");
 int slow_getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **found)
 {
     int (*libcs)(const char *, const char *, const struct addrinfo *, struct addrinfo **);

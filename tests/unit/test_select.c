@@ -97,10 +97,10 @@ Test(topology, nearest_nics)
     static const struct {
         const char *file, *device, *nics;
     } cases[] = {
-        { "nvlink8.xml", "0000:13:00.0", "mlx5_0" },  { "nvlink8.xml", "0000:23:00.0", "mlx5_1" },
-        { "nvlink8.xml", "0000:53:00.0", "mlx5_4" },  { "nvlink8.xml", "0000:83:00.0", "mlx5_7" },
-        { "nvlink8.xml", "0000:84:00.0", "mlx5_7" },  { "nvlink8.xml", "0000:ff:00.0", "" },
-        { "pcie6.xml", "0000:13:00.0", "mlx5_0" },    { "pcie6.xml", "0000:81:00.0", "mlx5_0" },
+        { "nvlink8.xml", "0000:13:00.0", "mlx5_0" }, { "nvlink8.xml", "0000:23:00.0", "mlx5_1" },
+        { "nvlink8.xml", "0000:53:00.0", "mlx5_4" }, { "nvlink8.xml", "0000:83:00.0", "mlx5_7" },
+        { "nvlink8.xml", "0000:84:00.0", "mlx5_7" }, { "nvlink8.xml", "0000:ff:00.0", "" },
+        { "pcie6.xml", "0000:13:00.0", "mlx5_0" },   { "pcie6.xml", "0000:81:00.0", "mlx5_0" },
         { "flat_vm.xml", "0000:00:08.0", "eth0" },
     };
 
@@ -130,7 +130,7 @@ Test(topology, mark_near)
         { "nvlink8.xml", "0000:13:00.0", -1, { "0000:84:00.0", "0000:54:00.0" }, "##" },                  /* both far */
         /* nothing known of one */
         { "nvlink8.xml", "0000:13:00.0", -1, { "", "0000:14:00.0", "0000:84:00.0" }, "##." },
-        { "nvlink8.xml", NULL, 1, { "0000:14:00.0", "0000:84:00.0", "0000:54:00.0" }, ".##" },            /* by the CPUs */
+        { "nvlink8.xml", NULL, 1, { "0000:14:00.0", "0000:84:00.0", "0000:54:00.0" }, ".##" }, /* by the CPUs */
         /* a GPU not known here */
         { "nvlink8.xml", "0000:ff:00.0", 0, { "0000:14:00.0", "0000:84:00.0" }, "#." },
         { "nvlink8.xml", NULL, -1, { "0000:14:00.0", "0000:84:00.0" }, "##" },
@@ -208,10 +208,9 @@ Test(topology, names_of_distances)
 static const struct pki_transport nvlink = { .name = "nvlink", .reaches = { [PKI_MEM_DEVICE] = { [PKI_MEM_DEVICE] = true } } };
 static const struct pki_transport shm = { .name = "shm", .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } } };
 
-static const struct pki_transport tcp = { .name = "tcp",
-                                           .link = "socket",
-                                           .between_hosts = true,
-                                           .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } } };
+static const struct pki_transport tcp = {
+    .name = "tcp", .link = "socket", .between_hosts = true, .reaches = { [PKI_MEM_HOST] = { [PKI_MEM_HOST] = true } }
+};
 
 enum { NVLINK, SHM, TCP };
 
@@ -235,10 +234,7 @@ static struct pki_pair good_pair(void)
 
 static void same_rank(struct pki_pair *pair)
 {
-    *pair = (struct pki_pair){ .near = PKI_NEAR_SELF,
-                               .has_gpu = { true, true },
-                               .same_gpu = true,
-                               .distance = PKI_DIST_SELF };
+    *pair = (struct pki_pair){ .near = PKI_NEAR_SELF, .has_gpu = { true, true }, .same_gpu = true, .distance = PKI_DIST_SELF };
 }
 
 static void as_it_is(struct pki_pair *pair)
@@ -386,13 +382,16 @@ static const struct path_case {
     { no_gpu_here, D, D, NULL, "", 0, "this rank has no GPU" },
     { no_gpu_here, H, H, "shm", "cma", 8, "" },
     { no_gpu_there, D, D, NULL, "", 0, "the peer has no GPU" },
-    { no_driver_there, D, D, "shm", "host memory", 0, "through pinned memory of the host: nvlink does not work on the peer: libcuda.so.1 not found" },
-    { gpus_apart, D, D, "shm", "host memory", 0, "through pinned memory of the host: nvlink: one GPU cannot reach the other's memory (SYS apart)" },
+    { no_driver_there, D, D, "shm", "host memory", 0,
+      "through pinned memory of the host: nvlink does not work on the peer: libcuda.so.1 not found" },
+    { gpus_apart, D, D, "shm", "host memory", 0,
+      "through pinned memory of the host: nvlink: one GPU cannot reach the other's memory (SYS apart)" },
     { not_connected, D, D, NULL, "", 0, "did not connect" },
     { not_connected, H, H, NULL, "", 0, "did not connect" },
     { pcie, D, D, "nvlink", "copy engine", 0, "meet over PCIe (PHB)" },
     { pcie_and_level_phb, D, D, "nvlink", "copy engine", 0, "meet over PCIe (PHB)" },
-    { pcie_and_level_pix, D, D, "shm", "host memory", 0, "through pinned memory of the host: the GPUs are PHB apart and PK_P2P_LEVEL allows no more than PIX" },
+    { pcie_and_level_pix, D, D, "shm", "host memory", 0,
+      "through pinned memory of the host: the GPUs are PHB apart and PK_P2P_LEVEL allows no more than PIX" },
     { pcie_and_level_pix, H, H, "shm", "cma", 8, "" },
     { unknown_and_level_nvl, D, D, "nvlink", "copy engine", 390, "two GPUs of one host, one copy" },
     { one_gpu, D, D, "nvlink", "local copy", 0, "one GPU" },
@@ -450,7 +449,8 @@ Test(select, on_real_machines)
         pair.distance = pki_topology_distance(t, cases[i].a, cases[i].b);
         pair.p2p_level = cases[i].level;
         pki_select(&pair, PKI_MEM_DEVICE, PKI_MEM_DEVICE, &path);
-        cr_expect_eq(path.transport != NULL && strcmp(path.transport, "nvlink") == 0, cases[i].way, "case %zu: %s", i, path.reason);
+        cr_expect_eq(path.transport != NULL && strcmp(path.transport, "nvlink") == 0, cases[i].way, "case %zu: %s", i,
+                     path.reason);
         cr_expect_eq(path.gbps, cases[i].gbps, "case %zu: %g", i, path.gbps);
         pki_topology_free(t);
     }

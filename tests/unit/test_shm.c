@@ -520,7 +520,8 @@ Test(shm, a_message_wakes_who_sleeps)
         pthread_t sleeper;
         void *in_time = NULL;
 
-        cr_assert(send_numbered(pairs[i].ep[0], 0, 8) == PK_OK && atomic_load(wake_words[0]) == 0 && atomic_load(wake_words[1]) == 0);
+        cr_assert(send_numbered(pairs[i].ep[0], 0, 8) == PK_OK && atomic_load(wake_words[0]) == 0 &&
+                  atomic_load(wake_words[1]) == 0);
         atomic_store(wake_words[0], 1);
         atomic_store(wake_words[1], 1);
         cr_assert(pthread_create(&sleeper, NULL, sleep_at_wake_words, wake_words) == 0);

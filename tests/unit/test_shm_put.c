@@ -39,7 +39,9 @@ static pk_result_t move(struct pki_ep *ep, const void *src, void *dst, size_t by
 
 static pk_result_t fetch(struct pki_ep *ep, const void *from, void *to, size_t bytes)
 {
-    struct pki_put get = { .ep = ep, .src = to, .remote = (uintptr_t)from, .bytes = bytes, .is_get = true, .result = PK_IN_PROGRESS };
+    struct pki_put get = {
+        .ep = ep, .src = to, .remote = (uintptr_t)from, .bytes = bytes, .is_get = true, .result = PK_IN_PROGRESS
+    };
     pk_result_t result = shm()->put(&get);
 
     if (result != PK_OK)
@@ -113,9 +115,10 @@ Test(shm_put, memory_that_is_gone)
     munmap(two_pages + 4096, 4096);
     snprintf(text, sizeof text, "8192 bytes of rank 1's buffer, at %p, cannot be written from byte 4096 on", (void *)two_pages);
     cr_assert(move(pair.ep[0], src, two_pages, 8192, &word) == PK_ERR_SYSTEM && word == 0);
-    cr_assert(pki_error_get()->sys_errno == EFAULT && pki_error_get()->peer == 1 && strstr(pki_error_get()->text, text) != NULL, "%s",
-              pki_error_get()->text);
-    cr_assert(pair.ep[0]->cause.sys_errno == EFAULT && strstr(pair.ep[0]->cause.text, text) != NULL, "%s", pair.ep[0]->cause.text);
+    cr_assert(pki_error_get()->sys_errno == EFAULT && pki_error_get()->peer == 1 && strstr(pki_error_get()->text, text) != NULL,
+              "%s", pki_error_get()->text);
+    cr_assert(pair.ep[0]->cause.sys_errno == EFAULT && strstr(pair.ep[0]->cause.text, text) != NULL, "%s",
+              pair.ep[0]->cause.text);
     cr_assert(fetch(pair.ep[0], two_pages, src, 8192) == PK_ERR_SYSTEM && fetch(pair.ep[0], two_pages, src, 4096) == PK_OK);
     cr_assert(pair.ep[0]->state != PKI_EP_DEAD && move(pair.ep[0], src, two_pages, 4096, &word) == PK_OK && word == 9);
     pair.ep[0]->peer_pid = INT32_MAX; /* nobody's */

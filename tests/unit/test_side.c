@@ -11,7 +11,7 @@
 #include "util/socket.h"
 
 #define FRAMES 20000 /* far more than a socket holds */
-#define KIND_AT 4         /* of a frame: version u32, kind u32 */
+#define KIND_AT 4    /* of a frame: version u32, kind u32 */
 #define FRAME_FAILED 3
 
 /* Rank 0 of two; of rank 1 there is the end of a control channel and of a socket. */

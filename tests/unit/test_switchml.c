@@ -463,7 +463,8 @@ Test(switchml, marks_of_operations)
             foreign += pki_switchml_marked(own, false, &reply) == PKI_SWITCHML_FOREIGN;
             alike += seen(own, others[k], false, p) == PKI_SWITCHML_OWN;
             cr_assert_eq(seen(own, others[k], false, p), seen(others[k], own, false, p), "both see it, or none");
-            one_sided += (seen(own, others[k], true, p) == PKI_SWITCHML_MIXED) + (seen(others[k], own, true, p) == PKI_SWITCHML_MIXED);
+            one_sided +=
+                (seen(own, others[k], true, p) == PKI_SWITCHML_MIXED) + (seen(others[k], own, true, p) == PKI_SWITCHML_MIXED);
             cr_assert_eq(seen(own, own, p % 2 == 0, p), PKI_SWITCHML_OWN);
             cr_assert_neq(reply.exponents[1], PKI_SWITCHML_MARKS_DIFFER);
         }

@@ -13,7 +13,9 @@
 #define JOBS 10000
 #define LONG_MS 60000 /* no wait here ends by itself */
 
-static const struct pki_switchml_timing timing = { .timeout_ns = 1000000000, .least_ns = 1000000, .threshold = 9, .increment = 9 };
+static const struct pki_switchml_timing timing = {
+    .timeout_ns = 1000000000, .least_ns = 1000000, .threshold = 9, .increment = 9
+};
 static float in[SLICES], out[SLICES];
 
 static void open_slice(struct pki_switchml *s, uint32_t i, const struct sockaddr_in *to)

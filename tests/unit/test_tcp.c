@@ -41,7 +41,9 @@ static void stream_messages(struct tcp_pair *pair, int from, unsigned count, uns
     uint64_t until = pki_now_ns() + TIMEOUT_NS;
 
     while (taken < count && pki_now_ns() < until) {
-        struct pki_msg msg = { .kind = sent % 3 == 0 ? PKI_MSG_EAGER : PKI_MSG_FIN, .op = sent, .sig = sent * 7, .index = (uint16_t)sent };
+        struct pki_msg msg = {
+            .kind = sent % 3 == 0 ? PKI_MSG_EAGER : PKI_MSG_FIN, .op = sent, .sig = sent * 7, .index = (uint16_t)sent
+        };
         const void *got;
         uint32_t most = msg.kind == PKI_MSG_EAGER ? PKI_TCP_EAGER_MAX : PKI_TCP_PAYLOAD_MAX;
 
@@ -118,7 +120,8 @@ Test(tcp, lengths_of_messages)
         msg = (struct pki_msg){ .kind = PKI_MSG_EAGER, .op = 9, .bytes = 4711, .payload = payloads[i] };
         cr_assert_eq(pki_tcp_put_msg(bytes, &msg), PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_SHORT_BYTES);
         cr_assert(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, PKI_TCP_MSG_SHORT_BYTES + payloads[i], &msg, &payload));
-        cr_assert(payload == bytes + PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_SHORT_BYTES && msg.payload == payloads[i] && msg.bytes == 4711);
+        cr_assert(payload == bytes + PKI_TCP_HEADER_BYTES + PKI_TCP_MSG_SHORT_BYTES && msg.payload == payloads[i] &&
+                  msg.bytes == 4711);
     }
     cr_assert_not(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, PKI_TCP_MSG_SHORT_BYTES + PKI_TCP_EAGER_MAX + 1, &msg, &payload));
     cr_assert_not(pki_tcp_get_msg(bytes + PKI_TCP_HEADER_BYTES, PKI_TCP_MSG_SHORT_BYTES - 1, &msg, &payload));
@@ -146,8 +149,11 @@ static void transfer_begin(struct tcp_pair *pair, struct transfer *t, uint64_t o
     for (size_t at = 0; at < bytes; at += put_bytes, t->puts++) {
         size_t left = bytes - at;
 
-        t->put[t->puts] = (struct pki_put){ .ep = pair->ep[0], .src = t->src + at, .remote = at,
-                                            .bytes = left < put_bytes ? left : put_bytes, .owner = t,
+        t->put[t->puts] = (struct pki_put){ .ep = pair->ep[0],
+                                            .src = t->src + at,
+                                            .remote = at,
+                                            .bytes = left < put_bytes ? left : put_bytes,
+                                            .owner = t,
                                             .about = { .kind = PKI_MSG_FIN, .op = op, .bytes = bytes } };
         pki_list_init(&t->put[t->puts].event.node);
         cr_assert_eq(tcp()->put(&t->put[t->puts]), PK_OK);

@@ -24,7 +24,10 @@ static void begin(struct tcp_pair *pair, const char *sockets, const char *chunk)
 /* From rank 0, number `op`, before rank 1 has granted it. */
 static void put_eagerly(struct tcp_pair *pair, struct pki_put *put, uint64_t op)
 {
-    *put = (struct pki_put){ .ep = pair->ep[0], .src = sent, .bytes = BYTES, .eager_put = true,
+    *put = (struct pki_put){ .ep = pair->ep[0],
+                             .src = sent,
+                             .bytes = BYTES,
+                             .eager_put = true,
                              .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = BYTES } };
     pki_list_init(&put->event.node);
     cr_assert_eq(tcp()->put(put), PK_OK);
@@ -32,7 +35,9 @@ static void put_eagerly(struct tcp_pair *pair, struct pki_put *put, uint64_t op)
 
 static void grant_how(struct tcp_pair *pair, uint64_t op, size_t bytes, uint32_t sig, bool tells)
 {
-    const struct pki_msg msg = { .kind = PKI_MSG_CTS, .op = op, .sig = sig, .bytes = bytes, .offset = (uint64_t)(uintptr_t)taken };
+    const struct pki_msg msg = {
+        .kind = PKI_MSG_CTS, .op = op, .sig = sig, .bytes = bytes, .offset = (uint64_t)(uintptr_t)taken
+    };
 
     cr_assert_eq(tcp_post(pair->ep[1], &msg, tells), PK_OK);
 }
@@ -118,9 +123,15 @@ Test(tcp_eager_put, ends_while_another_transfer_waits)
     begin(&pair, "3", "524288");
     ep = pki_tcp_ep_of(pair.ep[0]);
     for (int i = 0; i < 3; i++) {
-        puts[i] = (struct pki_put){ .ep = pair.ep[0], .src = sent, .remote = i == 1 ? part : 0, .bytes = part, .whole = i < 2 ? 2 * part : part, .eager_put = true,
-                                    .about = { .kind = PKI_MSG_FIN, .op = i < 2 ? 3 : 4, .sig = 5, .bytes = i < 2 ? 2 * part : part },
-                                    .owner = &owners[i / 2] };
+        puts[i] =
+            (struct pki_put){ .ep = pair.ep[0],
+                              .src = sent,
+                              .remote = i == 1 ? part : 0,
+                              .bytes = part,
+                              .whole = i < 2 ? 2 * part : part,
+                              .eager_put = true,
+                              .about = { .kind = PKI_MSG_FIN, .op = i < 2 ? 3 : 4, .sig = 5, .bytes = i < 2 ? 2 * part : part },
+                              .owner = &owners[i / 2] };
         pki_list_init(&puts[i].event.node);
         cr_assert_eq(tcp()->put(&puts[i]), PK_OK);
         cr_assert_eq(ep->links[1 + i].end, 1, "it goes by the connection with the least on its way");
@@ -146,15 +157,23 @@ Test(tcp_eager_put, others_end_behind_one_that_nobody_asked_for)
     size_t bytes = 1000;
 
     begin(&pair, "2", "524288");
-    first = (struct pki_put){ .ep = pair.ep[0], .src = sent, .bytes = bytes, .eager_put = true,
-                              .about = { .kind = PKI_MSG_FIN, .op = 3, .sig = 5, .bytes = bytes }, .owner = &owners[0] };
+    first = (struct pki_put){ .ep = pair.ep[0],
+                              .src = sent,
+                              .bytes = bytes,
+                              .eager_put = true,
+                              .about = { .kind = PKI_MSG_FIN, .op = 3, .sig = 5, .bytes = bytes },
+                              .owner = &owners[0] };
     pki_list_init(&first.event.node);
     cr_assert_eq(tcp()->put(&first), PK_OK);
     passed_over = &pki_tcp_ep_of(pair.ep[1])->links[1];
     for (uint64_t op = 4; op < 4 + 2 * PKI_TCP_MOVES; op++) {
         grant(&pair, op, 2 * bytes);
-        later = (struct pki_put){ .ep = pair.ep[0], .src = sent, .bytes = 2 * bytes, .eager_put = true,
-                                  .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = 2 * bytes }, .owner = &owners[1] };
+        later = (struct pki_put){ .ep = pair.ep[0],
+                                  .src = sent,
+                                  .bytes = 2 * bytes,
+                                  .eager_put = true,
+                                  .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = 2 * bytes },
+                                  .owner = &owners[1] };
         pki_list_init(&later.event.node);
         cr_assert_eq(tcp()->put(&later), PK_OK);
         for (uint64_t until = pki_now_ns() + TIMEOUT_NS; events_look(pair.iface[0]) == NULL && pki_now_ns() < until;)
@@ -289,7 +308,8 @@ Test(tcp_eager_put, a_cts_is_sent_when_it_is_asked_for)
     begin(&pair, "1", "65536");
     grant_how(&pair, 3, BYTES, 5, false);
     cr_assert_eq(hears_of_grant(&pair, PKI_NS_PER_S / 5), 0);
-    cr_assert_eq(tcp()->send(pair.ep[1], &(struct pki_msg){ .kind = PKI_MSG_CTS, .op = 3, .sig = 5, .bytes = BYTES }, NULL), PK_OK);
+    cr_assert_eq(tcp()->send(pair.ep[1], &(struct pki_msg){ .kind = PKI_MSG_CTS, .op = 3, .sig = 5, .bytes = BYTES }, NULL),
+                 PK_OK);
     cr_assert_eq(hears_of_grant(&pair, TIMEOUT_NS), 3);
     put_eagerly(&pair, &put, 3);
     put.eager_put = false;
@@ -356,7 +376,8 @@ static int stranger(const struct tcp_pair *pair)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-    cr_assert_eq(connect(fd, (const struct sockaddr *)&pki_tcp_iface_of(pair->iface[0])->own.address[0], sizeof(struct sockaddr_in)), 0);
+    cr_assert_eq(
+        connect(fd, (const struct sockaddr *)&pki_tcp_iface_of(pair->iface[0])->own.address[0], sizeof(struct sockaddr_in)), 0);
     return fd;
 }
 

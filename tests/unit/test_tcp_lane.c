@@ -174,7 +174,9 @@ static void *leave(void *arg)
     struct leaver *l = arg;
 
     for (uint64_t op = 1; op <= l->last; op++) {
-        const struct pki_msg msg = { .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .payload = draw(&l->state) % 4000 };
+        const struct pki_msg msg = {
+            .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .payload = draw(&l->state) % 4000
+        };
 
         while (tcp()->send(l->pair.ep[l->rank], &msg, payload) == PK_IN_PROGRESS)
             (void)tcp()->progress(l->pair.iface[l->rank]);

@@ -20,7 +20,8 @@ static struct sockaddr_storage ipv4(const char *text)
 }
 
 /* Rank after rank of connections, "own-theirs" by number. */
-static void expect_pairs(const struct pki_tcp_nics *mine, const struct pki_tcp_nics *theirs, uint32_t attempt, const char *expected)
+static void expect_pairs(const struct pki_tcp_nics *mine, const struct pki_tcp_nics *theirs, uint32_t attempt,
+                         const char *expected)
 {
     char got[64] = "";
 
@@ -39,22 +40,30 @@ Test(tcp, connections_are_spread_over_interfaces)
     const int by_24[] = { 24, 24, 24 }, by_16[] = { 16, 16, 16 }, unknown[] = { 0, 0, 0 };
 
     /* Separate networks: those that can reach one another, whatever the order in which they are named. */
-    expect_pairs(&(struct pki_tcp_nics){ 3, 3, rails, by_24 }, &(struct pki_tcp_nics){ 3, 3, over_there, NULL }, 0, "0-1 1-0 2-2 0-1");
+    expect_pairs(&(struct pki_tcp_nics){ 3, 3, rails, by_24 }, &(struct pki_tcp_nics){ 3, 3, over_there, NULL }, 0,
+                 "0-1 1-0 2-2 0-1");
     /* The nearest first, if they can reach one another. */
-    expect_pairs(&(struct pki_tcp_nics){ 3, 1, rails, by_24 }, &(struct pki_tcp_nics){ 3, 2, over_there, NULL }, 0, "0-1 0-1 0-1 0-1");
-    expect_pairs(&(struct pki_tcp_nics){ 3, 1, rails, by_24 }, &(struct pki_tcp_nics){ 3, 1, over_there, NULL }, 0, "0-1 1-0 0-1 1-0");
+    expect_pairs(&(struct pki_tcp_nics){ 3, 1, rails, by_24 }, &(struct pki_tcp_nics){ 3, 2, over_there, NULL }, 0,
+                 "0-1 0-1 0-1 0-1");
+    expect_pairs(&(struct pki_tcp_nics){ 3, 1, rails, by_24 }, &(struct pki_tcp_nics){ 3, 1, over_there, NULL }, 0,
+                 "0-1 1-0 0-1 1-0");
     /* When an attempt has failed: another one, in reserve if need be. */
-    expect_pairs(&(struct pki_tcp_nics){ 3, 1, rails, by_24 }, &(struct pki_tcp_nics){ 3, 2, over_there, NULL }, 1, "1-0 2-2 0-1 1-0");
+    expect_pairs(&(struct pki_tcp_nics){ 3, 1, rails, by_24 }, &(struct pki_tcp_nics){ 3, 2, over_there, NULL }, 1,
+                 "1-0 2-2 0-1 1-0");
     /* One network: each with each, all in use as soon as there are as many connections. */
-    expect_pairs(&(struct pki_tcp_nics){ 2, 2, rails, by_16 }, &(struct pki_tcp_nics){ 2, 2, over_there, NULL }, 0, "0-0 1-1 0-1 1-0");
+    expect_pairs(&(struct pki_tcp_nics){ 2, 2, rails, by_16 }, &(struct pki_tcp_nics){ 2, 2, over_there, NULL }, 0,
+                 "0-0 1-1 0-1 1-0");
     /* Nothing known of networks. */
-    expect_pairs(&(struct pki_tcp_nics){ 2, 1, rails, unknown }, &(struct pki_tcp_nics){ 2, 1, over_there, NULL }, 0, "0-0 0-0 0-0 0-0");
-    expect_pairs(&(struct pki_tcp_nics){ 2, 1, rails, unknown }, &(struct pki_tcp_nics){ 2, 1, over_there, NULL }, 1, "1-1 0-1 1-0 0-0");
+    expect_pairs(&(struct pki_tcp_nics){ 2, 1, rails, unknown }, &(struct pki_tcp_nics){ 2, 1, over_there, NULL }, 0,
+                 "0-0 0-0 0-0 0-0");
+    expect_pairs(&(struct pki_tcp_nics){ 2, 1, rails, unknown }, &(struct pki_tcp_nics){ 2, 1, over_there, NULL }, 1,
+                 "1-1 0-1 1-0 0-0");
 }
 
 static void expect_peer_info(const char *met, uint32_t n, const char *expected)
 {
-    static const char *const texts[] = { "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6", "10.0.0.7", "10.0.0.8" };
+    static const char *const texts[] = { "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4",
+                                         "10.0.0.5", "10.0.0.6", "10.0.0.7", "10.0.0.8" };
     struct pki_tcp_peer_info peer_info = { .addresses = n, .near = 1 };
     struct sockaddr_storage first = { .ss_family = AF_INET6 };
     char got[PKI_TCP_ADDRESSES * PKI_NETIF_TEXT] = "", text[PKI_NETIF_TEXT];
@@ -79,17 +88,23 @@ Test(tcp, where_two_have_met_comes_first)
     expect_peer_info("10.0.0.2", 3, "10.0.0.2:4000 10.0.0.1:4000 10.0.0.3:4000");
     expect_peer_info("10.0.0.1", 2, "10.0.0.1:4000 10.0.0.2:4000");
     expect_peer_info("10.0.9.9", 2, "10.0.9.9:4000 10.0.0.1:4000 10.0.0.2:4000");
-    expect_peer_info("10.0.9.9", 8, "10.0.9.9:4000 10.0.0.1:4000 10.0.0.2:4000 10.0.0.3:4000 10.0.0.4:4000 10.0.0.5:4000 10.0.0.6:4000 10.0.0.7:4000");
+    expect_peer_info(
+        "10.0.9.9", 8,
+        "10.0.9.9:4000 10.0.0.1:4000 10.0.0.2:4000 10.0.0.3:4000 10.0.0.4:4000 10.0.0.5:4000 10.0.0.6:4000 10.0.0.7:4000");
     expect_peer_info("127.0.1.1", 2, "10.0.0.1:4000 10.0.0.2:4000"); /* means something else there */
-    expect_peer_info("::1", 1, "10.0.0.1:4000"); /* nobody listens there by IPv6 */
+    expect_peer_info("::1", 1, "10.0.0.1:4000");                     /* nobody listens there by IPv6 */
 }
 
 /* The number of an interface means nothing on another host. */
 Test(tcp, scopes_are_not_sent)
 {
     struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(4000), .sin6_scope_id = 11 };
-    struct pki_tcp_peer_info peer_info = { .sockets = 1, .window = 1, .chunk_bytes = PKI_TCP_CHUNK_MIN,
-                                 .addresses = 1, .near = 1 }, got;
+    struct pki_tcp_peer_info peer_info = { .sockets = 1,
+                                           .window = 1,
+                                           .chunk_bytes = PKI_TCP_CHUNK_MIN,
+                                           .addresses = 1,
+                                           .near = 1 },
+                             got;
     struct pki_blob blob = { 0 };
 
     cr_assert_eq(inet_pton(AF_INET6, "fe80::1", &v6.sin6_addr), 1);
@@ -155,7 +170,8 @@ static void foreign_first(const struct sockaddr_storage *foreign, struct pki_ifa
         socklen_t bytes = sizeof there;
 
         cr_assert_eq(getpeername(pki_tcp_ep_of(pair.ep[1])->links[i].source.fd, (struct sockaddr *)&there, &bytes), 0);
-        cr_assert_eq(memcmp(&there, &peer_info.address[1], sizeof(struct sockaddr_in)), 0, "connection %u leads to the foreign address", i);
+        cr_assert_eq(memcmp(&there, &peer_info.address[1], sizeof(struct sockaddr_in)), 0,
+                     "connection %u leads to the foreign address", i);
     }
     cr_assert_eq(tcp()->send(pair.ep[1], &msg, NULL), PK_OK);
     for (uint64_t until = pki_now_ns() + PKI_NS_PER_S; !tcp()->peek(pair.ep[0], &msg, &payload) && pki_now_ns() < until;)
@@ -236,7 +252,8 @@ static struct pki_tcp_iface some_iface = { .own.how = PKI_TCP_ALL, .params.retry
 /* A link that broke `ago` ns ago, to a peer with four addresses, of which the third has led to it; here nobody listens. */
 static void some_link(struct pki_tcp_ep *ep, struct pki_tcp_link *link, uint64_t ago)
 {
-    *ep = (struct pki_tcp_ep){ .iface = &some_iface, .theirs = { .addresses = TARGETS, .near = 1 },
+    *ep = (struct pki_tcp_ep){ .iface = &some_iface,
+                               .theirs = { .addresses = TARGETS, .near = 1 },
                                .targets = { .count = TARGETS, .near = 1, .reached = 2 } };
     *link = (struct pki_tcp_link){ .ep = ep, .index = 1, .attempt.broken_ns = pki_now_ns() - ago };
     for (int i = 0; i < TARGETS; i++) {
@@ -299,7 +316,8 @@ Test(tcp, link_local_addresses_are_tried_by_each_interface)
     pki_tcp_targets_fill(&ep);
     for (uint32_t i = 0; i < ep.targets.count; i++) {
         memcpy(&v6, &ep.targets.target[i].address, sizeof v6);
-        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%u", i > 0 ? " " : "", v6.sin6_family == AF_INET6 ? v6.sin6_scope_id : 0);
+        snprintf(got + strlen(got), sizeof got - strlen(got), "%s%u", i > 0 ? " " : "",
+                 v6.sin6_family == AF_INET6 ? v6.sin6_scope_id : 0);
     }
     cr_expect_str_eq(got, "7 5 9 0", "%s", got);
     cr_expect_eq(ep.targets.near, 3);
@@ -309,9 +327,11 @@ static void expect_timeout(struct pki_tcp_link *link, unsigned attempts, uint64_
 {
     link->attempt.count = attempts;
     link->attempt.shows_ns = 0;
-    cr_expect_eq(pki_tcp_target_ns(link), connecting_ms * PKI_NS_PER_MS, "attempt %u: %g ms", attempts, (double)pki_tcp_target_ns(link) / 1e6);
+    cr_expect_eq(pki_tcp_target_ns(link), connecting_ms * PKI_NS_PER_MS, "attempt %u: %g ms", attempts,
+                 (double)pki_tcp_target_ns(link) / 1e6);
     link->attempt.shows_ns = 1;
-    cr_expect_eq(pki_tcp_target_ns(link), connected_ms * PKI_NS_PER_MS, "attempt %u, connected: %g ms", attempts, (double)pki_tcp_target_ns(link) / 1e6);
+    cr_expect_eq(pki_tcp_target_ns(link), connected_ms * PKI_NS_PER_MS, "attempt %u, connected: %g ms", attempts,
+                 (double)pki_tcp_target_ns(link) / 1e6);
 }
 
 Test(tcp, timeout_grows_with_the_attempts_at_one_address)
@@ -352,8 +372,8 @@ static void expect_defaults(const char *address, bool one_machine, uint32_t sock
     cr_assert_eq(tcp()->open(&config, iface), PK_OK);
     cr_expect_eq(pki_tcp_iface_of(iface)->params.sockets, sockets, "%s, one machine %d: %u connections", address, one_machine,
                  pki_tcp_iface_of(iface)->params.sockets);
-    cr_expect_eq(pki_tcp_iface_of(iface)->params.chunk_bytes, chunk_bytes, "%s, one machine %d: chunks of %u bytes", address, one_machine,
-                 pki_tcp_iface_of(iface)->params.chunk_bytes);
+    cr_expect_eq(pki_tcp_iface_of(iface)->params.chunk_bytes, chunk_bytes, "%s, one machine %d: chunks of %u bytes", address,
+                 one_machine, pki_tcp_iface_of(iface)->params.chunk_bytes);
     cr_expect_eq(pki_tcp_iface_of(iface)->threads.max, 0, "there are no CPUs for threads");
     tcp()->close(iface);
     free(iface);

@@ -26,7 +26,9 @@ static unsigned char byte_of(uint64_t op, size_t at)
 
 static void grant(struct tcp_pair *pair, int rank, uint64_t op, size_t bytes)
 {
-    const struct pki_msg msg = { .kind = PKI_MSG_CTS, .op = op, .sig = 5, .bytes = bytes, .offset = (uint64_t)(uintptr_t)target[rank] };
+    const struct pki_msg msg = {
+        .kind = PKI_MSG_CTS, .op = op, .sig = 5, .bytes = bytes, .offset = (uint64_t)(uintptr_t)target[rank]
+    };
 
     memset(target[rank], 0, MOST);
     cr_assert_eq(tcp_post(pair->ep[rank], &msg, false), PK_OK);
@@ -40,7 +42,10 @@ static void fill(int rank, uint64_t op, size_t bytes)
 
 static void put_it(struct tcp_pair *pair, int rank, struct pki_put *put, uint64_t op, size_t bytes)
 {
-    *put = (struct pki_put){ .ep = pair->ep[rank], .src = source[rank], .bytes = bytes, .eager_put = true,
+    *put = (struct pki_put){ .ep = pair->ep[rank],
+                             .src = source[rank],
+                             .bytes = bytes,
+                             .eager_put = true,
                              .about = { .kind = PKI_MSG_FIN, .op = op, .sig = 5, .bytes = bytes } };
     pki_list_init(&put->event.node);
     cr_assert_eq(tcp()->put(put), PK_OK);
@@ -205,7 +210,8 @@ Test(tcp_retransmit, comes_from_the_copy)
             (void)tcp()->progress(pair.iface[1]);
         tcp_cut(pair.ep[rounds % 2], 1);
         hear(&pair, 1, 2, 200000);
-        for (uint64_t until = pki_now_ns() + TIMEOUT_NS; (!ep_of(&pair, 0)->retransmit.never || ep_of(&pair, 0)->links[1].state != PKI_TCP_UP) && pki_now_ns() < until;)
+        for (uint64_t until = pki_now_ns() + TIMEOUT_NS;
+             (!ep_of(&pair, 0)->retransmit.never || ep_of(&pair, 0)->links[1].state != PKI_TCP_UP) && pki_now_ns() < until;)
             tcp_pair_progress(&pair);
         grant(&pair, 1, 3, BYTES);
         put(&pair, 0, &one, 3, BYTES);
@@ -288,7 +294,11 @@ Test(tcp_retransmit, shutdown_to_who_seldom_polls, .timeout = 60)
         tcp_pair_await_end(&pair, leaver, &one);
         spoil(leaver);
         for (uint64_t op = 1; op <= 2; op++)
-            cr_assert_eq(tcp()->send(pair.ep[leaver], &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .payload = 5 }, "five!"), PK_OK);
+            cr_assert_eq(
+                tcp()->send(pair.ep[leaver],
+                            &(struct pki_msg){ .kind = PKI_MSG_EAGER, .flags = PKI_MSG_FLAG_COLL, .op = op, .payload = 5 },
+                            "five!"),
+                PK_OK);
         say_news(&pair, leaver, true);
         tcp()->ep_close(pair.ep[leaver]);
         free(pair.ep[leaver]);

@@ -51,9 +51,25 @@ Test(tuning, values_are_set)
 Test(tuning, what_cannot_be_set_is_named)
 {
     static const char *const wrong[] = {
-        "shm", "shm=1", "shm.cma", "shm.cma=", "shm.cma=x", "shm.cma=1x", "shm.cma=-1", "shm.cma= 1", "shm.cm=1", "shm.cmaa=1",
-        "shmm.cma=1", ".cma=1", "=1", ",", "shm.cma=0x1", "shm.cma=2147483648", "wait.sleep_ns=99999999999999999999",
-        "shm.probe_every=1", "shm.cma=1;wait.spins=1",
+        "shm",
+        "shm=1",
+        "shm.cma",
+        "shm.cma=",
+        "shm.cma=x",
+        "shm.cma=1x",
+        "shm.cma=-1",
+        "shm.cma= 1",
+        "shm.cm=1",
+        "shm.cmaa=1",
+        "shmm.cma=1",
+        ".cma=1",
+        "=1",
+        ",",
+        "shm.cma=0x1",
+        "shm.cma=2147483648",
+        "wait.sleep_ns=99999999999999999999",
+        "shm.probe_every=1",
+        "shm.cma=1;wait.spins=1",
     };
 
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)

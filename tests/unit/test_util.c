@@ -469,7 +469,8 @@ Test(util, addresses)
         int family;
         const char *text;
         socklen_t bytes;
-    } wanted[] = { { AF_INET, "127.0.0.1:4000", sizeof(struct sockaddr_in) }, { AF_INET6, "[::1]:4000", sizeof(struct sockaddr_in6) } };
+    } wanted[] = { { AF_INET, "127.0.0.1:4000", sizeof(struct sockaddr_in) },
+                   { AF_INET6, "[::1]:4000", sizeof(struct sockaddr_in6) } };
 
     for (int i = 0; i < 2; i++) {
         const struct sockaddr_storage address = address_of(wanted[i].family, 4000);
@@ -493,7 +494,8 @@ Test(util, addresses_refused)
     static const struct {
         int family, at;
         unsigned char value;
-    } wrong[] = { { AF_INET, 0, 5 }, { AF_INET6, 1, 1 }, { AF_INET, 4, 1 }, { AF_INET, 7, 1 }, { AF_INET, 12, 1 }, { AF_INET, 23, 1 } };
+    } wrong[] = { { AF_INET, 0, 5 }, { AF_INET6, 1, 1 }, { AF_INET, 4, 1 },
+                  { AF_INET, 7, 1 }, { AF_INET, 12, 1 }, { AF_INET, 23, 1 } };
     struct sockaddr_storage address = address_of(AF_INET, 0), back;
     unsigned char wire[PKI_NETIF_WIRE_BYTES];
 

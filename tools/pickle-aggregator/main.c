@@ -269,7 +269,8 @@ static bool tune(void)
     const char *bad = text != NULL ? pki_tuning_override(text) : NULL;
 
     if (bad != NULL)
-        fprintf(stderr, "pickle-aggregator: PICKLE_TEST_TUNING: '%s' begins with no value of lib/tuning/table.h and a number\n", bad);
+        fprintf(stderr, "pickle-aggregator: PICKLE_TEST_TUNING: '%s' begins with no value of lib/tuning/table.h and a number\n",
+                bad);
     return bad == NULL;
 }
 

@@ -22,7 +22,7 @@ struct sim_core {
 struct sim_cores {
     struct sim_task *tasks;
     uint32_t ntasks, cap, spare;
-    uint32_t *head, *tail; /* [ranks]: tasks that could be done now */
+    uint32_t *head, *tail;   /* [ranks]: tasks that could be done now */
     uint32_t *core, *around; /* [ranks]: its core; the next rank that has the same, itself where it is alone */
     struct sim_core *cores;
     double switch_us;

@@ -14,7 +14,7 @@
 
 #include "sim.h"
 
-#define ENOUGH 5e-4    /* of the sum of errors: a smaller gain is none */
+#define ENOUGH 5e-4 /* of the sum of errors: a smaller gain is none */
 #define STARTS 3u
 #define SATURATED 0.5
 #define PULL 0.05
@@ -261,7 +261,8 @@ static double gone(struct sim_machine *machine, const struct sim_machine *from)
     double sum = 0;
 
     for (int i = 0; sim_machine_fitted[i] != NULL; i++) {
-        double now = *sim_machine_number(machine, sim_machine_fitted[i]), then = *sim_machine_number(&start, sim_machine_fitted[i]);
+        double now = *sim_machine_number(machine, sim_machine_fitted[i]),
+               then = *sim_machine_number(&start, sim_machine_fitted[i]);
 
         sum += now > 0 && then > 0 ? fabs(log(now / then)) : 0;
     }
@@ -281,7 +282,8 @@ static double distance(struct sim_machine *machine, const struct sim_machine *fr
 }
 
 /* The one of these factors that helps most is kept. True: one did. */
-static bool step_number(struct sim_machine *machine, const struct sim_machine *from, struct sim_rows *rows, const char *name, double *best)
+static bool step_number(struct sim_machine *machine, const struct sim_machine *from, struct sim_rows *rows, const char *name,
+                        double *best)
 {
     static const double factors[] = { 6, 2.5, 1.5, 1.2, 1.07, 1.02 };
     double *number = sim_machine_number(machine, name), old = *number, kept = old, before = *best;

@@ -17,10 +17,12 @@ struct field {
 
 #define AT(member) offsetof(struct sim_machine, member)
 /* In memory, in the node's cache, in a core's. */
-#define RATE(name, at, least)                                                                      \
-    { name, NUMBER, (at) + offsetof(struct sim_rate, memory), least, 1e6 },                         \
-    { name "_node", NUMBER, (at) + offsetof(struct sim_rate, node), 0, 1e6 },                       \
-    { name "_core", NUMBER, (at) + offsetof(struct sim_rate, core), 0, 1e6 }
+#define RATE(name, at, least) \
+    { name, NUMBER, (at) + offsetof(struct sim_rate, memory), least, 1e6 }, \
+        { name "_node", NUMBER, (at) + offsetof(struct sim_rate, node), 0, 1e6 }, \
+    { \
+        name "_core", NUMBER, (at) + offsetof(struct sim_rate, core), 0, 1e6 \
+    }
 
 static const struct field fields[] = {
     { "nodes", WHOLE, AT(nodes), 1, 65536 },
@@ -70,11 +72,31 @@ static const struct field fields[] = {
 enum { FIELDS = sizeof fields / sizeof *fields };
 
 const char *const sim_machine_fitted[] = {
-    "operation_us",       "switch_us",           "intra.latency_us",     "intra.send_us",        "intra.recv_us",
-    "intra.handshake_us", "intra.gbps",          "intra.gbps_node",      "intra.gbps_core",      "intra.shared_gbps",
-    "intra.lane_gbps",    "intra.lane_gbps_node", "intra.lane_gbps_core", "reduce.step_us",      "reduce.gbps",
-    "reduce.gbps_node",   "reduce.gbps_core",    "copy.step_us",         "copy.gbps",            "copy.gbps_node",
-    "copy.gbps_core",     "core_cache_bytes",    "node_cache_bytes",     "intra.short_us",      NULL,
+    "operation_us",
+    "switch_us",
+    "intra.latency_us",
+    "intra.send_us",
+    "intra.recv_us",
+    "intra.handshake_us",
+    "intra.gbps",
+    "intra.gbps_node",
+    "intra.gbps_core",
+    "intra.shared_gbps",
+    "intra.lane_gbps",
+    "intra.lane_gbps_node",
+    "intra.lane_gbps_core",
+    "reduce.step_us",
+    "reduce.gbps",
+    "reduce.gbps_node",
+    "reduce.gbps_core",
+    "copy.step_us",
+    "copy.gbps",
+    "copy.gbps_node",
+    "copy.gbps_core",
+    "core_cache_bytes",
+    "node_cache_bytes",
+    "intra.short_us",
+    NULL,
 };
 
 double *sim_machine_number(struct sim_machine *machine, const char *name)

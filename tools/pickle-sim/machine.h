@@ -18,15 +18,15 @@ struct sim_rate {
 };
 
 struct sim_link {
-    double latency_us;   /* from the last byte leaving to the receiver knowing */
-    double send_us;      /* what a chunk costs the sending port beside its bytes */
-    double recv_us;      /* what a chunk costs the receiving rank's CPU */
-    double short_us;     /* either, of a transfer of short_bytes at most; 0: as any other */
-    double handshake_us; /* grant, before the first chunk of a transfer that is not eager */
+    double latency_us;    /* from the last byte leaving to the receiver knowing */
+    double send_us;       /* what a chunk costs the sending port beside its bytes */
+    double recv_us;       /* what a chunk costs the receiving rank's CPU */
+    double short_us;      /* either, of a transfer of short_bytes at most; 0: as any other */
+    double handshake_us;  /* grant, before the first chunk of a transfer that is not eager */
     struct sim_rate gbps; /* of one port, each way; of one core where cores move the bytes */
     /* of each end's copy of what goes in the lane; of a port, where no core copies (kernels of GPUs) */
     struct sim_rate lane_gbps;
-    double shared_gbps;  /* of everything in a node together; 0: ports do not meet */
+    double shared_gbps; /* of everything in a node together; 0: ports do not meet */
 };
 
 struct sim_work {
@@ -36,13 +36,13 @@ struct sim_work {
 
 /* In the network, or a program beside the ranks (pickle-aggregator). */
 struct sim_aggregator {
-    double latency_us;              /* between a rank and it */
-    double gbps;                    /* of a rank's link to it, each way; 0: no limit */
-    double port_gbps;               /* of its own link, which the ranks share; 0: it has one for each of them, as a switch */
+    double latency_us; /* between a rank and it */
+    double gbps;       /* of a rank's link to it, each way; 0: no limit */
+    double port_gbps;  /* of its own link, which the ranks share; 0: it has one for each of them, as a switch */
     /* what a packet costs its core, in or out, and the packet's bytes; 0: nothing, as of a switch */
     double packet_us, packet_gbps;
-    double rank_us, rank_gbps;      /* likewise a rank's */
-    bool shares_cores;              /* its core is one of the cores_per_node */
+    double rank_us, rank_gbps; /* likewise a rank's */
+    bool shares_cores;         /* its core is one of the cores_per_node */
 };
 
 struct sim_machine {
@@ -56,11 +56,11 @@ struct sim_machine {
     /* inside a node cores move the bytes: up to lane_bytes each end copies them once, from shared_bytes on */
     bool copied_by_cpu;
     double lane_bytes, shared_bytes; /* both ends move parts of them (0: never), and between these the sender does it */
-    double crowd_lane_bytes; /* instead of lane_bytes in collectives of more ranks than cores; 0: the same */
-    double lane_message_bytes; /* of which the receiver copies one while the sender makes the next; 0: all at once */
+    double crowd_lane_bytes;         /* instead of lane_bytes in collectives of more ranks than cores; 0: the same */
+    double lane_message_bytes;       /* of which the receiver copies one while the sender makes the next; 0: all at once */
     double short_bytes;
     double core_cache_bytes, node_cache_bytes; /* 0: rates do not depend on where the data is */
-    bool measured;       /* fitted to figures of this machine; else from data sheets */
+    bool measured;                             /* fitted to figures of this machine; else from data sheets */
     struct sim_link intra, inter;
     struct sim_work reduce, copy;
     double tflops; /* of one rank, for the patterns of training */

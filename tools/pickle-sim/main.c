@@ -194,8 +194,8 @@ static void print_error(const struct sim_rows *rows, bool held_out, int ranks)
     if (ranks > 0)
         snprintf(which, sizeof which, ", %d ranks", ranks);
     if (count > 0)
-        printf("# %s%s: %d rows, median error %.1f %%, largest %.1f %%\n", held_out ? "held out" : "fitted to", which, count, 100 * median,
-               100 * largest);
+        printf("# %s%s: %d rows, median error %.1f %%, largest %.1f %%\n", held_out ? "held out" : "fitted to", which, count,
+               100 * median, 100 * largest);
 }
 
 static void print_rows(const struct sim_rows *rows)

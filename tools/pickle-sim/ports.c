@@ -120,7 +120,8 @@ static double wire_us(const struct sim_ports *ports, const uint32_t rank[2], dou
     const struct sim_link *link = near ? &ports->machine->intra : &ports->machine->inter;
     bool lane = near && link->lane_gbps.memory > 0 && sim_is_in_lane(ports, whole);
 
-    return bytes_us(ports, bytes, lane ? &link->lane_gbps : &link->gbps, larger(ports->touched[rank[0]], ports->touched[rank[1]]));
+    return bytes_us(ports, bytes, lane ? &link->lane_gbps : &link->gbps,
+                    larger(ports->touched[rank[0]], ports->touched[rank[1]]));
 }
 
 double sim_leave(struct sim_ports *ports, const uint32_t rank[2], double bytes, double whole, double now, double *head)

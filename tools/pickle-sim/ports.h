@@ -15,7 +15,7 @@ struct sim_ports {
     double all_touched; /* of a node */
     int crowd;          /* ranks of a core */
     bool collective;
-    bool even;          /* ranks have more to do than this transfer: a chunk is moved by one of the two, not by both at once */
+    bool even; /* ranks have more to do than this transfer: a chunk is moved by one of the two, not by both at once */
     double intra_bytes, inter_bytes;
 };
 

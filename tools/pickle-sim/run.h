@@ -10,11 +10,11 @@
 
 struct sim_state {
     uint32_t chunks, started, done, left, come; /* left, come: of a send that goes by ports, chunks that have begun to */
-    uint32_t dep;   /* those before it have done what the next chunk needs */
-    double arrived; /* receive: when the eager chunk that waits for it came; negative: none */
-    double bytes;   /* of the block */
-    bool waits;     /* send: the current chunk waits for the receiver */
-    uint8_t pieces, taken, ended; /* send, moved by both ends: of the current chunk */
+    uint32_t dep;                               /* those before it have done what the next chunk needs */
+    double arrived;                             /* receive: when the eager chunk that waits for it came; negative: none */
+    double bytes;                               /* of the block */
+    bool waits;                                 /* send: the current chunk waits for the receiver */
+    uint8_t pieces, taken, ended;               /* send, moved by both ends: of the current chunk */
 };
 
 enum sim_what {
@@ -28,9 +28,9 @@ enum sim_what {
     SIM_HERE,    /* a receive: the receiver's core has done its part */
     SIM_PIECE,   /* a send: some core has moved a piece of the chunk */
     SIM_NOTHING,
-    SIM_READY,   /* `step` is a task that can be done from now on */
-    SIM_RAN,     /* a task is done */
-    SIM_PACKET,  /* switched.c: packet `step` is there; process `step` is through with its turn; its timer */
+    SIM_READY,  /* `step` is a task that can be done from now on */
+    SIM_RAN,    /* a task is done */
+    SIM_PACKET, /* switched.c: packet `step` is there; process `step` is through with its turn; its timer */
     SIM_FREE,
     SIM_TIMER
 };
@@ -49,9 +49,9 @@ struct sim_run {
     double chunk_bytes;
     struct sim_data *data; /* or NULL */
     uint32_t rounds;
-    struct sim_state *states;  /* [rounds * steps] */
-    uint32_t *left;        /* [rounds * ranks]: steps that have not ended */
-    double *called, *took; /* [rounds * ranks]: when the call was made, and for how long */
+    struct sim_state *states; /* [rounds * steps] */
+    uint32_t *left;           /* [rounds * ranks]: steps that have not ended */
+    double *called, *took;    /* [rounds * ranks]: when the call was made, and for how long */
     struct sim_event *heap;
     size_t events, heap_cap;
     uint64_t order;
@@ -59,7 +59,7 @@ struct sim_run {
     /* tasks wait for their core in `cores`; else each rank has its own and does them in the order of asking */
     bool queued;
     struct sim_cores cores;
-    double now, end;       /* end: of the last step */
+    double now, end; /* end: of the last step */
     double limit_us; /* 0: none */
     struct sim_result *result;
     bool no_memory;

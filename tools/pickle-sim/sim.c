@@ -18,8 +18,8 @@ static void open_states(struct sim_run *run, const struct pki_layout *layout, do
         const struct sim_step *step = sim_step_of(run, s);
         size_t first, count;
 
-        pki_layout_block(layout, sim_world_of(run, s)->plans[step->rank], sim_is_send(step) ? step->plan->src : step->plan->dst, &first,
-                         &count);
+        pki_layout_block(layout, sim_world_of(run, s)->plans[step->rank], sim_is_send(step) ? step->plan->src : step->plan->dst,
+                         &first, &count);
         run->states[s] = (struct sim_state){ .arrived = -1, .bytes = (double)count * element_bytes };
         run->states[s].chunks = (uint32_t)ceil(run->states[s].bytes / run->chunk_bytes);
         if (run->states[s].chunks == 0)
@@ -183,14 +183,18 @@ bool sim_run(const struct sim_machine *machine, const struct sim_world *world, c
     return run_rounds(&run, members, bytes, result);
 }
 
-bool sim_run_often(const struct sim_machine *machine, const struct sim_world *worlds, int count, double bytes, struct sim_result *result)
+bool sim_run_often(const struct sim_machine *machine, const struct sim_world *worlds, int count, double bytes,
+                   struct sim_result *result)
 {
     /* Odd: where every second call of a rank finds all that it waits for, the median is one of the calls, as it is when measured. */
-    struct sim_run run = { .machine = machine, .world = worlds, .worlds = (uint32_t)count, .rounds = 9 * (uint32_t)count + WARM_UP };
+    struct sim_run run = {
+        .machine = machine, .world = worlds, .worlds = (uint32_t)count, .rounds = 9 * (uint32_t)count + WARM_UP
+    };
 
     for (int i = 1; i < count; i++)
         if (worlds[i].nsteps != worlds->nsteps) {
-            fprintf(stderr, "%s: %u steps for one root, %u for another\n", worlds->algorithm->name, worlds->nsteps, worlds[i].nsteps);
+            fprintf(stderr, "%s: %u steps for one root, %u for another\n", worlds->algorithm->name, worlds->nsteps,
+                    worlds[i].nsteps);
             return false;
         }
     return run_rounds(&run, NULL, bytes, result);
@@ -201,8 +205,13 @@ bool sim_check(const struct sim_machine *machine, const struct sim_world *world,
     struct pki_layout layout = layout_of(world, count);
     struct sim_result result = { 0 };
     struct sim_data data;
-    struct sim_run run = { .machine = machine, .world = world, .chunk_bytes = 4.0 * (double)chunk, .data = &data, .result = &result,
-                       .worlds = 1, .rounds = 1 };
+    struct sim_run run = { .machine = machine,
+                           .world = world,
+                           .chunk_bytes = 4.0 * (double)chunk,
+                           .data = &data,
+                           .result = &result,
+                           .worlds = 1,
+                           .rounds = 1 };
     bool good;
 
     if (!sim_data_make(&data, world, &layout, chunk))

@@ -22,7 +22,8 @@ bool sim_run(const struct sim_machine *machine, const struct sim_world *world, c
 
 /* In a loop as pickle-perf's, with worlds[i % count] in round i. result->us is what it would say: the median of a rank's calls, of the rank
  * where that is longest. */
-bool sim_run_often(const struct sim_machine *machine, const struct sim_world *worlds, int count, double bytes, struct sim_result *result);
+bool sim_run_often(const struct sim_machine *machine, const struct sim_world *worlds, int count, double bytes,
+                   struct sim_result *result);
 
 /* As sim_run with blocks of `count` elements in chunks of `chunk`, moving data: false also when a rank ends with a wrong one. */
 bool sim_check(const struct sim_machine *machine, const struct sim_world *world, size_t count, size_t chunk);

@@ -95,8 +95,10 @@ static double last_of(const struct sim_run *run, uint32_t send, double bytes)
     uint32_t rank[2];
 
     ends_of(run, send, rank);
-    return run->machine->copied_by_cpu && sim_ports_are_near(&run->ports, rank) && sim_is_in_lane(&run->ports, run->states[send].bytes) &&
-           message > 0 && bytes > message ? message : bytes;
+    return run->machine->copied_by_cpu && sim_ports_are_near(&run->ports, rank) &&
+                   sim_is_in_lane(&run->ports, run->states[send].bytes) && message > 0 && bytes > message
+               ? message
+               : bytes;
 }
 
 /* By cores: the sender's part, and the receiver's when it has been told; or pieces by whoever comes. */
@@ -315,7 +317,8 @@ static void chunk_sent(struct sim_run *run, uint32_t s)
 {
     struct sim_state *send = &run->states[s];
     uint32_t rank[2];
-    double bytes = is_combined(run, s) && sim_is_in_lane(&run->ports, send->bytes) ? 0 : last_of(run, s, chunk_of(run, send, send->done));
+    double bytes =
+        is_combined(run, s) && sim_is_in_lane(&run->ports, send->bytes) ? 0 : last_of(run, s, chunk_of(run, send, send->done));
 
     ends_of(run, s, rank);
     compute(run, rank[1], run->now + run->machine->intra.latency_us, sim_copy_us(&run->ports, rank, true, bytes, send->bytes),
@@ -337,7 +340,8 @@ static void first_sent(struct sim_run *run, uint32_t s)
     }
     ends_of(run, s, rank);
     each = sim_copy_us(&run->ports, rank, true, 0, send->bytes);
-    us = is_combined(run, s) ? sim_combine_us(&run->ports, rank[1], rest) : sim_copy_us(&run->ports, rank, true, rest, send->bytes) - each;
+    us = is_combined(run, s) ? sim_combine_us(&run->ports, rank[1], rest)
+                             : sim_copy_us(&run->ports, rank, true, rest, send->bytes) - each;
     compute(run, rank[1], run->now + run->machine->intra.latency_us, us, s, SIM_NOTHING);
     each = sim_copy_us(&run->ports, rank, false, 0, send->bytes);
     compute(run, rank[0], run->now, sim_copy_us(&run->ports, rank, false, rest, send->bytes) - each, s, SIM_SENT);

@@ -36,8 +36,8 @@ struct world {
     const struct sim_machine *machine;
     struct sim_run run; /* the events */
     struct rank *ranks;
-    double *cores;      /* when each is free */
-    double now;         /* of the rank that is at it */
+    double *cores; /* when each is free */
+    double now;    /* of the rank that is at it */
     struct message *messages;
     uint32_t count, cap;
     int size, cores_per_node;

@@ -23,7 +23,7 @@ struct packet {
     struct pki_switchml_packet header;
     uint32_t value; /* in network byte order: one for all */
     uint32_t from, to;
-    uint32_t next;  /* in an inbox, or free */
+    uint32_t next; /* in an inbox, or free */
 };
 
 struct process {
@@ -40,14 +40,14 @@ struct net {
     struct sim_run events; /* of which only the heap is used */
     uint32_t units, nprocesses;
     uint64_t random;
-    int cores; /* free ones of those that are shared */
+    int cores;                 /* free ones of those that are shared */
     struct process *processes; /* [ranks + 1]: the last is the aggregator */
     struct pki_switchml_worker *workers;
     struct pki_switchml_aggregator aggregator;
     struct packet *packets;
     uint32_t npackets, free;
     uint32_t *queue, queued; /* processes that wait for a core */
-    double *ended; /* [JOBS]: when the last rank was through */
+    double *ended;           /* [JOBS]: when the last rank was through */
     bool wrong, no_memory;
     struct sim_switched_result *result;
 };

@@ -15,7 +15,7 @@ struct sim_switched {
     int ranks;
     uint32_t values, window; /* of a packet; packets on their way at most */
     bool floats;
-    double loss;             /* share of packets that each sender and each receiver loses */
+    double loss; /* share of packets that each sender and each receiver loses */
 };
 
 struct sim_switched_result {

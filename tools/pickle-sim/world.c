@@ -14,7 +14,8 @@ static bool make_plans(struct sim_world *world)
     if (world->plans == NULL || world->first == NULL)
         return false;
     for (int rank = 0; rank < world->size; rank++) {
-        if (pki_plan_make(world->algorithm, world->hosts, rank, world->size, world->root, world->in_place, &world->plans[rank]) != PK_OK)
+        if (pki_plan_make(world->algorithm, world->hosts, rank, world->size, world->root, world->in_place, &world->plans[rank]) !=
+            PK_OK)
             return false;
         total += world->plans[rank]->nsteps;
         if (total > UINT32_MAX)

@@ -63,8 +63,7 @@ __device__ static uint4 load16(const uint4 *p)
 /* The moving kernel: every CTA waits for the word (if there is one) and copies its pieces of 64 KiB; the last one writes the
  * done word. */
 extern "C" __global__ void __launch_bounds__(512)
-    k_move(uint4 *dst, const uint4 *src, uint64_t n, const uint32_t *w, uint32_t wv, uint32_t *count, uint32_t *done,
-           uint32_t dv)
+    k_move(uint4 *dst, const uint4 *src, uint64_t n, const uint32_t *w, uint32_t wv, uint32_t *count, uint32_t *done, uint32_t dv)
 {
     if (w) {
         if (threadIdx.x == 0)

@@ -143,7 +143,8 @@ static void take_in(struct pki_acceptor *a, int fd)
 
     if (a->kind == PKI_HELLO_LOCAL && !pki_unix_same_user(fd, &user)) {
         if (a->dropped++ < WARNINGS)
-            pki_log(PKI_LOG_WARN, &where, "dropped a connection of another user (uid %u, this rank uid %u)", user, (unsigned)geteuid());
+            pki_log(PKI_LOG_WARN, &where, "dropped a connection of another user (uid %u, this rank uid %u)", user,
+                    (unsigned)geteuid());
         close(fd);
         return;
     }

@@ -63,11 +63,11 @@ struct pki_acceptor {
     const int *listeners;
     int listener_count;
     size_t pending_count;
-    size_t done_count;      /* pending[0 .. done_count) are done and wait for pki_acceptor_take */
-    unsigned dropped;       /* connections that never proved the secret */
+    size_t done_count;       /* pending[0 .. done_count) are done and wait for pki_acceptor_take */
+    unsigned dropped;        /* connections that never proved the secret */
     uint64_t pause_until_ns; /* out of descriptors: leave the listeners alone until then */
-    bool said_why;          /* the log knows of it */
-    bool other_version;     /* a process with another version of the library came */
+    bool said_why;           /* the log knows of it */
+    bool other_version;      /* a process with another version of the library came */
     struct pki_handshake pending[PKI_ACCEPT_PENDING];
 };
 

@@ -235,8 +235,9 @@ static pk_result_t on_broken(struct pki_bootstrap *b, int r, pk_result_t result)
     pki_conn_close(&b->conns[r]);
     if (result == PK_ERR_INTERNAL)
         return pki_bootstrap_fail(b, PK_ERR_PEER, r, "the control connection of rank %d carried bytes that are not a message", r);
-    return pki_bootstrap_fail_errno(b, PK_ERR_PEER, r, error != 0 ? error : ECONNRESET,
-                                    died ? "rank %d died: its control connection closed" : "the control connection of rank %d broke", r);
+    return pki_bootstrap_fail_errno(
+        b, PK_ERR_PEER, r, error != 0 ? error : ECONNRESET,
+        died ? "rank %d died: its control connection closed" : "the control connection of rank %d broke", r);
 }
 
 pk_result_t pki_bootstrap_receive(struct pki_bootstrap *b, int r, bool needed)

@@ -34,9 +34,8 @@ static pk_result_t parts_missing(struct pki_bootstrap *b)
     char names[200];
     int first = pki_bootstrap_name_missing(b, not_gathered, names, sizeof names);
 
-    return pki_bootstrap_fail(b, PK_ERR_TIMEOUT, first,
-                              "%s of %d did not take the next step in %llu ms, and the deadline passed", names, b->size,
-                              pki_bootstrap_elapsed_ms(b));
+    return pki_bootstrap_fail(b, PK_ERR_TIMEOUT, first, "%s of %d did not take the next step in %llu ms, and the deadline passed",
+                              names, b->size, pki_bootstrap_elapsed_ms(b));
 }
 
 /* Rank 0: of whom something has come since. *n: for how many there is room; it may be 0 then. */
@@ -90,8 +89,8 @@ static pk_result_t place_parts(struct pki_bootstrap *b, const void *mine, size_t
         struct pki_conn *c = &b->conns[r];
 
         if (c->frame.type != PKI_FRAME_PART || c->frame.sequence != b->sequence || c->frame.bytes != bytes)
-            return pki_bootstrap_fail(b, PK_ERR_MISMATCH, r, "rank %d sent message %d.%u of %u bytes instead of %d.%u of %zu",
-                                      r, c->frame.type, c->frame.sequence, c->frame.bytes, PKI_FRAME_PART, b->sequence, bytes);
+            return pki_bootstrap_fail(b, PK_ERR_MISMATCH, r, "rank %d sent message %d.%u of %u bytes instead of %d.%u of %zu", r,
+                                      c->frame.type, c->frame.sequence, c->frame.bytes, PKI_FRAME_PART, b->sequence, bytes);
         memcpy(parts + (size_t)r * bytes, c->payload, bytes);
         pki_conn_release(c);
     }
@@ -166,11 +165,10 @@ static pk_result_t round_of_other(struct pki_bootstrap *b, const struct round *x
     return PK_OK;
 }
 
-static pk_result_t run_round(struct pki_bootstrap *b, const struct round *x, const void *mine, void *theirs,
-                             uint64_t deadline_ns)
+static pk_result_t run_round(struct pki_bootstrap *b, const struct round *x, const void *mine, void *theirs, uint64_t deadline_ns)
 {
-    pk_result_t result = b->rank == 0 ? round_of_root(b, x, mine, theirs, deadline_ns)
-                                      : round_of_other(b, x, mine, theirs, deadline_ns);
+    pk_result_t result =
+        b->rank == 0 ? round_of_root(b, x, mine, theirs, deadline_ns) : round_of_other(b, x, mine, theirs, deadline_ns);
 
     b->sequence++;
     return result;

@@ -13,10 +13,10 @@
 
 /* A control connection, after its handshake. */
 struct pki_conn {
-    int fd;     /* -1: none */
+    int fd;        /* -1: none */
     uint32_t life; /* rank 0: that it gave in its hello */
-    bool left;  /* said BYE */
-    bool ready; /* `frame` and `payload` hold a whole frame */
+    bool left;     /* said BYE */
+    bool ready;    /* `frame` and `payload` hold a whole frame */
     unsigned char header[PKI_FRAME_HEADER_BYTES];
     size_t have; /* of header, then of header and payload */
     struct pki_frame frame;
@@ -57,7 +57,8 @@ void pki_conn_release(struct pki_conn *c); /* forget the frame that was read */
 pk_result_t pki_bootstrap_fail(struct pki_bootstrap *b, pk_result_t code, int peer, const char *fmt, ...) PKI_PRINTF(4, 5);
 
 /* With an errno, which the text ends with. */
-pk_result_t pki_bootstrap_fail_errno(struct pki_bootstrap *b, pk_result_t code, int peer, int error, const char *fmt, ...) PKI_PRINTF(5, 6);
+pk_result_t pki_bootstrap_fail_errno(struct pki_bootstrap *b, pk_result_t code, int peer, int error, const char *fmt, ...)
+    PKI_PRINTF(5, 6);
 
 /* Tell it to one more, who came too late to hear it; and tell something to one alone. */
 void pki_bootstrap_notify(const struct pki_bootstrap *b, int fd);

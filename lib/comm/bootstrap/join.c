@@ -53,8 +53,10 @@ static pk_result_t report_waiting(void *arg)
     if (b->at_maker)
         pki_log(PKI_LOG_WARN, &where, "still waits after %llu ms: " NOT_COME, pki_bootstrap_elapsed_ms(b));
     else
-        pki_log(PKI_LOG_INFO, &where, "has found rank 0, still waits after %llu ms: ranks are missing; rank 0's log names "
-                                      "them", pki_bootstrap_elapsed_ms(b));
+        pki_log(PKI_LOG_INFO, &where,
+                "has found rank 0, still waits after %llu ms: ranks are missing; rank 0's log names "
+                "them",
+                pki_bootstrap_elapsed_ms(b));
     return PK_OK;
 }
 

@@ -33,7 +33,7 @@ struct lead {
     struct pki_acceptor *acceptor;
     struct pki_conn root; /* rank 0's, until it has said where it is */
     unsigned char where[PK_UNIQUE_ID_BYTES];
-    bool known;       /* `where` and `size` are */
+    bool known; /* `where` and `size` are */
     uint32_t size;
     unsigned char *led; /* by rank; NULL until known */
     uint32_t led_count;
@@ -62,8 +62,8 @@ static void say_where(struct lead *l, const struct unproven *unproven)
 
     pki_wire_put_frame(bytes, &frame);
     memcpy(bytes + PKI_FRAME_HEADER_BYTES, l->where, sizeof l->where);
-    if (send(unproven->fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof bytes && unproven->rank < l->size &&
-        l->led[unproven->rank] == 0) {
+    if (send(unproven->fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)sizeof bytes &&
+        unproven->rank < l->size && l->led[unproven->rank] == 0) {
         l->led[unproven->rank] = 1;
         l->led_count++;
     }

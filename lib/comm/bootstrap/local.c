@@ -108,9 +108,12 @@ static pk_result_t attribute_failure(struct mesh *m, int r, int error)
     if (result != PK_OK)
         return result;
     if (error == EPERM || error == EACCES) /* it may be well */
-        return pki_bootstrap_fail_errno(m->b, PK_ERR_SYSTEM, r, error, "may not connect to rank %d on this host by a unix socket (with "
-                                        "different PK_HOST_ID the two ranks use tcp)", r);
-    return pki_bootstrap_fail_errno(m->b, PK_ERR_PEER, r, error, "cannot connect to rank %d on this host by a unix socket%s", r, pki_place_hint());
+        return pki_bootstrap_fail_errno(m->b, PK_ERR_SYSTEM, r, error,
+                                        "may not connect to rank %d on this host by a unix socket (with "
+                                        "different PK_HOST_ID the two ranks use tcp)",
+                                        r);
+    return pki_bootstrap_fail_errno(m->b, PK_ERR_PEER, r, error, "cannot connect to rank %d on this host by a unix socket%s", r,
+                                    pki_place_hint());
 }
 
 /* Ranks whose peer infos name different users do not come here: these are in user namespaces within namespaces. */
@@ -120,15 +123,18 @@ static pk_result_t check_user(struct mesh *m, int r, int fd)
 
     if (pki_unix_same_user(fd, &theirs))
         return PK_OK;
-    return pki_bootstrap_fail(m->b, PK_ERR_UNSUPPORTED, r, "rank %d on this host runs as another user (uid %u, rank %d as uid %u): with different "
-                              "PK_HOST_ID the two ranks use tcp", r, theirs, m->b->rank, (unsigned)geteuid());
+    return pki_bootstrap_fail(m->b, PK_ERR_UNSUPPORTED, r,
+                              "rank %d on this host runs as another user (uid %u, rank %d as uid %u): with different "
+                              "PK_HOST_ID the two ranks use tcp",
+                              r, theirs, m->b->rank, (unsigned)geteuid());
 }
 
 /* Begin to connect to a lower rank. PK_IN_PROGRESS: its backlog is full. */
 static pk_result_t begin(struct mesh *m, int r)
 {
-    const struct pki_hello hello = { .kind = PKI_HELLO_LOCAL, .from = (uint32_t)m->b->rank, .to = (uint32_t)r,
-                                     .size = (uint32_t)m->b->size };
+    const struct pki_hello hello = {
+        .kind = PKI_HELLO_LOCAL, .from = (uint32_t)m->b->rank, .to = (uint32_t)r, .size = (uint32_t)m->b->size
+    };
     struct sockaddr_un name;
     socklen_t bytes;
     pk_result_t result = pki_place_name(m->b, r, &name, &bytes);

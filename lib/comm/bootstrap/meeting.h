@@ -54,8 +54,8 @@ void pki_meeting_close(struct pki_meeting *meeting);
  * where a given port is taken, if `taken_ok`. Else, for an any-address whose port is taken: at `instead` (or NULL), if that is of
  * its family; an any-address of the other family is left out. PK_ERR_SYSTEM: none is left. PK_ERR_ARG (PK_PORTS). Nothing stays
  * open then. */
-pk_result_t pki_meeting_listen(struct sockaddr_storage *address, int *count, bool taken_ok, const struct sockaddr_storage *instead,
-                               int *listeners);
+pk_result_t pki_meeting_listen(struct sockaddr_storage *address, int *count, bool taken_ok,
+                               const struct sockaddr_storage *instead, int *listeners);
 
 /* "192.0.2.1:7000, [2001:db8::1]:7000" */
 void pki_meeting_where(const int *listeners, int count, char *out, size_t room);

@@ -66,7 +66,8 @@ static pk_result_t listen_instead(struct sockaddr_storage *at, const struct sock
             return pki_listen_failed(errno == EADDRINUSE ? at : &any, EADDRINUSE);
     }
     if (result != PK_ERR_SYSTEM && result != PK_ERR_ARG)
-        pki_log(PKI_LOG_WARN, NULL, "cannot listen at %s: another process has that port on this host; listening at %s only", text, other);
+        pki_log(PKI_LOG_WARN, NULL, "cannot listen at %s: another process has that port on this host; listening at %s only", text,
+                other);
     errno = EADDRINUSE;
     return result;
 }
@@ -84,8 +85,8 @@ static pk_result_t listen_at(struct sockaddr_storage *at, bool taken_ok, const s
     return errno == EADDRINUSE && instead != NULL ? listen_instead(at, instead, listener) : pki_listen_failed(at, errno);
 }
 
-pk_result_t pki_meeting_listen(struct sockaddr_storage *address, int *count, bool taken_ok, const struct sockaddr_storage *instead,
-                               int *listeners)
+pk_result_t pki_meeting_listen(struct sockaddr_storage *address, int *count, bool taken_ok,
+                               const struct sockaddr_storage *instead, int *listeners)
 {
     int kept = 0, error = 0;
     struct sockaddr_storage refused = *address;

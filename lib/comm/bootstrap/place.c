@@ -35,8 +35,8 @@ pk_result_t pki_place_name(const struct pki_bootstrap *b, int rank, struct socka
     name->sun_family = AF_UNIX;
     length = snprintf(to, room, "%s%s" PREFIX "%s-%d", dir != NULL ? dir : "", dir != NULL ? "/" : "", session, rank);
     if ((size_t)length >= room)
-        return pki_fail(PK_ERR_ARG, NULL, "PK_RUN_DIR=%.200s is too long for the path of a unix socket: %d bytes of %zu", dir, length,
-                        room - 1);
+        return pki_fail(PK_ERR_ARG, NULL, "PK_RUN_DIR=%.200s is too long for the path of a unix socket: %d bytes of %zu", dir,
+                        length, room - 1);
     *bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + (dir == NULL ? 1 : 0) + (size_t)length);
     return PK_OK;
 }
@@ -89,7 +89,8 @@ pk_result_t pki_place_bind(const struct pki_bootstrap *b, int fd)
     if (dir != NULL)
         sweep(dir);
     if (bind(fd, (struct sockaddr *)&name, bytes) != 0)
-        return pki_fail_errno(PK_ERR_SYSTEM, NULL, dir != NULL ? "PK_RUN_DIR: no socket can be made at %.100s" : "bind to @%.100s",
+        return pki_fail_errno(PK_ERR_SYSTEM, NULL,
+                              dir != NULL ? "PK_RUN_DIR: no socket can be made at %.100s" : "bind to @%.100s",
                               dir != NULL ? name.sun_path : name.sun_path + 1);
     return PK_OK;
 }
@@ -107,5 +108,7 @@ const char *pki_place_hint(void)
 {
     if (pki_env_get("PK_RUN_DIR") != NULL)
         return " (is PK_RUN_DIR the same directory for both?)";
-    return pki_env_get("PK_HOST_ID") != NULL ? " (PK_HOST_ID says that this is one host; ranks in different network namespaces also need PK_RUN_DIR)" : "";
+    return pki_env_get("PK_HOST_ID") != NULL
+               ? " (PK_HOST_ID says that this is one host; ranks in different network namespaces also need PK_RUN_DIR)"
+               : "";
 }

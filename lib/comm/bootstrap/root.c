@@ -60,8 +60,8 @@ static void dismiss(const struct pki_bootstrap *b, int fd, uint32_t rank, uint32
     struct pki_notice notice = { .code = PK_ERR_MISMATCH, .peer = 0 };
 
     snprintf(notice.text, sizeof notice.text,
-             "a process of another start of this job called itself rank %u: its launcher counts %u restarts, rank 0's %u",
-             rank, life - 1, b->life - 1);
+             "a process of another start of this job called itself rank %u: its launcher counts %u restarts, rank 0's %u", rank,
+             life - 1, b->life - 1);
     pki_log(PKI_LOG_WARN, &where, "dismissed %s", notice.text);
     pki_conn_tell(fd, b->sequence, &notice);
     close(fd);
@@ -116,8 +116,8 @@ static pk_result_t admit(struct gathering *g)
     int fd;
 
     while (pki_acceptor_take(g->acceptor, &fd, &hello)) {
-        const bool fits = hello.size == (uint32_t)b->size && hello.from != 0 &&
-                          hello.from < (uint32_t)(b->size - g->meeting->joiners);
+        const bool fits =
+            hello.size == (uint32_t)b->size && hello.from != 0 && hello.from < (uint32_t)(b->size - g->meeting->joiners);
 
         if (is_joiner(g, &hello)) {
             admit_joiner(g, fd);

@@ -87,8 +87,8 @@ pk_result_t pki_secret_allows(enum pki_guard guard, const char *what, bool loopb
     if (guard == PKI_GUARD_SECRET)
         return PK_OK;
     if (loopback) {
-        pki_log(PKI_LOG_INFO, NULL, "no PK_SECRET_FILE: only loopback is served, at %.200s, and every user of this machine can join",
-                what);
+        pki_log(PKI_LOG_INFO, NULL,
+                "no PK_SECRET_FILE: only loopback is served, at %.200s, and every user of this machine can join", what);
         return PK_OK;
     }
     if (guard == PKI_GUARD_LOOPBACK)

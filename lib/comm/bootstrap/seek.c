@@ -19,13 +19,13 @@
 #include "util/fd.h"
 #include "util/netif.h"
 
-#define TRY_NS (3 * PKI_NS_PER_S) /* the kernel asks a silent host again and again, ever more seldom: start again */
-#define ALONE_NS (2 * PKI_NS_PER_S) /* nobody else is asked while one has so long for its proof: most likely a late rank 0 */
-#define GONE_NS (100 * PKI_NS_PER_MS) /* nobody listens for so long where somebody has: rank 0 has died, or given up */
-#define FAR_NS (5 * PKI_NS_PER_S)     /* the same where a network of rank 0 cannot be reached now */
+#define TRY_NS (3 * PKI_NS_PER_S)      /* the kernel asks a silent host again and again, ever more seldom: start again */
+#define ALONE_NS (2 * PKI_NS_PER_S)    /* nobody else is asked while one has so long for its proof: most likely a late rank 0 */
+#define GONE_NS (100 * PKI_NS_PER_MS)  /* nobody listens for so long where somebody has: rank 0 has died, or given up */
+#define FAR_NS (5 * PKI_NS_PER_S)      /* the same where a network of rank 0 cannot be reached now */
 #define TIMEOUT_NS (30 * PKI_NS_PER_S) /* who says nothing for so long is tried again, and then after twice as long */
 #define STRANGER_NS (1 * PKI_NS_PER_S)
-#define QUIET_NS (10 * PKI_NS_PER_S)     /* and so long later where somebody listens */
+#define QUIET_NS (10 * PKI_NS_PER_S) /* and so long later where somebody listens */
 
 /* ---- addresses ---- */
 
@@ -43,8 +43,8 @@ static void add(struct pki_seek *s, const struct sockaddr_storage *address)
         return;
     if (s->count == 0)
         s->begun_ns = pki_now_ns();
-    s->candidates[s->count++] = (struct pki_candidate){ .address = *address, .fd = -1, .pause_ns = pki_tuning.start.pause_ns,
-                                                         .timeout_ns = TIMEOUT_NS };
+    s->candidates[s->count++] =
+        (struct pki_candidate){ .address = *address, .fd = -1, .pause_ns = pki_tuning.start.pause_ns, .timeout_ns = TIMEOUT_NS };
 }
 
 /* A link-local address of IPv6 means something on each of this host's links, and only this host knows their numbers: that of an
@@ -228,7 +228,9 @@ static pk_result_t begin(struct pki_candidate *c)
 /* The connection is there, or has failed. */
 static pk_result_t begin_proof(struct pki_seek *s, struct pki_candidate *c)
 {
-    const struct pki_hello hello = { .kind = PKI_HELLO_CONTROL, .life = s->b->life, .from = (uint32_t)s->b->rank,
+    const struct pki_hello hello = { .kind = PKI_HELLO_CONTROL,
+                                     .life = s->b->life,
+                                     .from = (uint32_t)s->b->rank,
                                      .size = s->b->rank == PKI_JOINS ? 0 : (uint32_t)s->b->size };
     int error = 0;
     socklen_t bytes = sizeof error;

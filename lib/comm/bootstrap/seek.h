@@ -24,7 +24,7 @@ struct pki_candidate {
     int fd;    /* -1 while it rests */
     uint64_t since_ns, next_ns, pause_ns;
     uint64_t timeout_ns; /* for how long its silence is borne before it is tried again */
-    uint64_t lost_ns; /* when a connection broke that rank 0 had not admitted; 0: none has */
+    uint64_t lost_ns;    /* when a connection broke that rank 0 had not admitted; 0: none has */
     struct pki_handshake handshake;
 };
 
@@ -33,10 +33,10 @@ struct pki_seek {
     const struct pki_meeting *meeting;
     struct pki_lookup *lookup; /* NULL: none is under way */
     uint64_t asked_ns, ask_ns, ask_pause_ns, known_pause_ns;
-    bool allowed; /* pki_secret_allows has been asked */
+    bool allowed;           /* pki_secret_allows has been asked */
     char why[PKI_SEEK_WHY]; /* the name is not known; empty: it is */
-    uint64_t begun_ns;   /* the first address came */
-    uint64_t nowhere_ns; /* since when an id's rank 0 is at none of its addresses; 0: it may be at one */
+    uint64_t begun_ns;      /* the first address came */
+    uint64_t nowhere_ns;    /* since when an id's rank 0 is at none of its addresses; 0: it may be at one */
     int count, found;
     struct pki_candidate candidates[PKI_SEEK_CANDIDATES];
 };

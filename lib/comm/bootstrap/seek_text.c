@@ -105,8 +105,9 @@ static void explain_peer(const struct pki_seek *s, char *out, size_t room)
             return;
         }
     list_addresses(s, pki_candidate_refuses, where, sizeof where);
-    (void)snprintf(out, room, "nobody listens at %s (connection refused)%s%s: %s has ended or given up, or these addresses lead "
-                              "elsewhere from here",
+    (void)snprintf(out, room,
+                   "nobody listens at %s (connection refused)%s%s: %s has ended or given up, or these addresses lead "
+                   "elsewhere from here",
                    where, describe(s, pki_candidate_refuses, others, sizeof others) > 0 ? "; " : "", others, pki_seek_host_of(s));
 }
 

@@ -60,13 +60,13 @@ struct pki_hello {
 };
 
 enum pki_frame_type {
-    PKI_FRAME_WELCOME = 1, /* rank 0: all are in; payload is the session's random name */
-    PKI_FRAME_PART = 2,    /* to rank 0: this rank's part of a gather, or what it has for some ranks */
-    PKI_FRAME_ALL = 3,     /* rank 0: the gathered parts, or what all have for this rank */
-    PKI_FRAME_NOTICE = 4,  /* an error; the sender gives up */
+    PKI_FRAME_WELCOME = 1,  /* rank 0: all are in; payload is the session's random name */
+    PKI_FRAME_PART = 2,     /* to rank 0: this rank's part of a gather, or what it has for some ranks */
+    PKI_FRAME_ALL = 3,      /* rank 0: the gathered parts, or what all have for this rank */
+    PKI_FRAME_NOTICE = 4,   /* an error; the sender gives up */
     PKI_FRAME_SHUTDOWN = 5, /* the sender leaves in good order */
-    PKI_FRAME_WHERE = 6,   /* to and from the process that made the id: where rank 0 listens, an id without its secret */
-    PKI_FRAME_PLACE = 7    /* rank 0, before the welcome of a rank that joins: its rank u32, size u32 */
+    PKI_FRAME_WHERE = 6,    /* to and from the process that made the id: where rank 0 listens, an id without its secret */
+    PKI_FRAME_PLACE = 7     /* rank 0, before the welcome of a rank that joins: its rank u32, size u32 */
 };
 
 struct pki_frame {

@@ -194,8 +194,10 @@ static pk_result_t serve_loopback(const struct place *place, struct pki_meeting 
                 "everybody may join",
                 meeting->what);
     else if (is_name && !place->all_here)
-        pki_log(PKI_LOG_WARN, NULL, "%s is %s on this machine, and there is no PK_SECRET_FILE: only ranks of this machine can "
-                                    "join", meeting->what, first);
+        pki_log(PKI_LOG_WARN, NULL,
+                "%s is %s on this machine, and there is no PK_SECRET_FILE: only ranks of this machine can "
+                "join",
+                meeting->what, first);
     spread_ports(place, addresses, count, meeting);
     return PK_OK;
 }

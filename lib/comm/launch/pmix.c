@@ -146,7 +146,8 @@ static pk_result_t start(void)
     pk_result_t result;
 
     if (job.ready && !pki_fork_is_ours(job.stamp))
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "the connection to the launcher's PMIx is the parent process's: set PK_RANK, PK_SIZE and PK_ROOT");
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL,
+                        "the connection to the launcher's PMIx is the parent process's: set PK_RANK, PK_SIZE and PK_ROOT");
     if (job.ready)
         return PK_OK;
     result = open_library();

@@ -66,8 +66,8 @@ static pk_result_t offer(struct pk_comm *comm, int peer, struct link *link)
 
         if (comm->ifaces[t] == NULL || !both_can(comm, peer, t))
             continue;
-        result =
-            pki_engine_ep_open(comm->engine, comm->ifaces[t], peer, same_process, comm->peer_infos[peer].pid, &mine, &link->eps[t]);
+        result = pki_engine_ep_open(comm->engine, comm->ifaces[t], peer, same_process, comm->peer_infos[peer].pid, &mine,
+                                    &link->eps[t]);
         if (result != PK_OK)
             return result;
         wire.len = mine.len;
@@ -255,8 +255,8 @@ static pk_result_t not_connected(const struct pki_ep *ep)
     struct pki_where where = { .rank = ep->rank, .peer = ep->peer, .op = "init" };
 
     errno = ep->cause.sys_errno;
-    return pki_fail_errno(PK_ERR_TIMEOUT, &where, "no connection over %s before the deadline: %s%s", ep->iface->transport->name, ep->report != NULL ? ep->report : "",
-                          errno != 0 ? "; last" : "");
+    return pki_fail_errno(PK_ERR_TIMEOUT, &where, "no connection over %s before the deadline: %s%s", ep->iface->transport->name,
+                          ep->report != NULL ? ep->report : "", errno != 0 ? "; last" : "");
 }
 
 /* Another rank's deadline has passed, and it names no third one: this rank knows what became of its own attempts to connect. */
@@ -329,7 +329,8 @@ static enum pki_joint joint(const struct link *link, int transport)
     return link->eps[transport]->can_put ? PKI_JOINT_PUTS : PKI_JOINT_STANDS;
 }
 
-static void fill_facts(const struct pk_comm *comm, int peer, const struct link *link, struct pki_pair *pair, char apart[PKI_APART_TEXT])
+static void fill_facts(const struct pk_comm *comm, int peer, const struct link *link, struct pki_pair *pair,
+                       char apart[PKI_APART_TEXT])
 {
     const struct pki_transport *const *transports = pki_transports();
     const struct pki_peer_info *a = &comm->peer_infos[comm->rank], *b = &comm->peer_infos[peer];
@@ -375,7 +376,7 @@ static void choose_paths(struct pk_comm *comm, int peer, const struct link *link
             pki_select(&pair, (enum pki_mem_kind)source, (enum pki_mem_kind)target, path);
             if (link != NULL)
                 pki_engine_set_path(comm->engine, peer, (enum pki_mem_kind)source, (enum pki_mem_kind)target,
-                                   ep_named(link, path->transport));
+                                    ep_named(link, path->transport));
         }
 }
 
@@ -436,7 +437,8 @@ static pk_result_t verify(struct pk_comm *comm, const struct link *links)
     for (int i = 0; i < comm->size; i++) {
         const struct pki_path *path = &comm->paths[i].way[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
         struct pki_ep *ep = i == comm->rank ? NULL : ep_named(&links[i], path->transport);
-        bool one_gpu = memcmp(comm->peer_infos[i].gpu_uuid, comm->peer_infos[comm->rank].gpu_uuid, sizeof comm->peer_infos[i].gpu_uuid) == 0;
+        bool one_gpu =
+            memcmp(comm->peer_infos[i].gpu_uuid, comm->peer_infos[comm->rank].gpu_uuid, sizeof comm->peer_infos[i].gpu_uuid) == 0;
 
         if (ep != NULL && ep->iface->transport->reaches[PKI_MEM_DEVICE][PKI_MEM_DEVICE] && !one_gpu)
             eps[i] = ep;

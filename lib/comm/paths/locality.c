@@ -107,8 +107,8 @@ static void look_at_pcie(const struct pk_comm *comm, const struct party *party)
     for (int a = 0; a < party->n; a++)
         for (int b = 0; b < party->n; b++)
             if (row(party, a)[b] == PKI_DIST_UNKNOWN)
-                row(party, a)[b] =
-                    (uint8_t)pki_topology_distance(topology, peer_info(comm, party, a)->gpu_pci, peer_info(comm, party, b)->gpu_pci);
+                row(party, a)[b] = (uint8_t)pki_topology_distance(topology, peer_info(comm, party, a)->gpu_pci,
+                                                                  peer_info(comm, party, b)->gpu_pci);
     pki_topology_free(topology);
 }
 

@@ -26,7 +26,7 @@ enum pki_joint {
 /* Facts about this rank [0] and a peer [1]. */
 struct pki_pair {
     enum pki_nearness near;
-    const char *apart;           /* why they do not share a host, where they do not; NULL: it is another one */
+    const char *apart; /* why they do not share a host, where they do not; NULL: it is another one */
     bool has_gpu[2];
     bool same_gpu;
     enum pki_distance distance;  /* between the two GPUs */

@@ -24,8 +24,8 @@ struct verify {
     struct pki_ep *const *eps; /* [size]; NULL: not to be looked at */
     struct pki_queue queue;
     struct pki_iface *iface;
-    char *memory;        /* a pattern for each rank to come, and the own one behind */
-    unsigned char *host; /* the same */
+    char *memory;         /* a pattern for each rank to come, and the own one behind */
+    unsigned char *host;  /* the same */
     struct offer *offers; /* [size] */
     uint64_t *mapped;     /* [size]; 0: not */
     unsigned char *bad;   /* [size] */
@@ -179,7 +179,8 @@ static pk_result_t agree(struct verify *v)
         if (v->eps[i] == NULL || v->bad[i] == 0)
             continue;
         v->eps[i]->can_put = false;
-        pki_log(PKI_LOG_WARN, &where, "the driver says that the GPUs reach each other, but a test pattern arrived damaged: this pair goes through "
+        pki_log(PKI_LOG_WARN, &where,
+                "the driver says that the GPUs reach each other, but a test pattern arrived damaged: this pair goes through "
                 "the host");
     }
     free(theirs);

@@ -28,11 +28,12 @@ void pki_ctrl_eager_put_consumed(struct pki_engine *engine, struct pki_peer *pee
 
 /* side.c: frames on the socket beside the control channel */
 void pki_side_send_forget(struct pki_engine *engine, struct pki_peer *peer, uint32_t id); /* a hint: it may get lost */
-pk_result_t pki_side_send_export(struct pki_engine *engine, struct pki_peer *peer, uint32_t id, const struct pki_export *exported);
+pk_result_t pki_side_send_export(struct pki_engine *engine, struct pki_peer *peer, uint32_t id,
+                                 const struct pki_export *exported);
 void pki_side_poll(struct pki_engine *engine, struct pki_peer *peer);
 /* Unlocked, nothing is taken: has the peer failed, or died, as far as can be seen? */
 pk_result_t pki_side_peek(const struct pki_engine *engine, const struct pki_peer *peer);
-void pki_side_tell_all(struct pki_engine *engine); /* that it has failed */
+void pki_side_tell_all(struct pki_engine *engine);                             /* that it has failed */
 void pki_side_send_shutdown(struct pki_engine *engine, enum pki_shutdown why); /* once */
 /* Those that had no room for the news of this engine's failure. */
 void pki_side_tell_again(struct pki_engine *engine);
@@ -74,7 +75,7 @@ void pki_engine_poison_unlocked(struct pki_engine *engine, pk_result_t code);
 void pki_failure_tell_rest(struct pki_engine *engine); /* the peers that have not heard of it */
 /* Something with a peer has failed: poison with the endpoint's cause, unless the peers' sockets tell of an earlier and better
  * reason. Without an endpoint, or a cause there, with what this thread has just recorded. */
-void pki_engine_attribute_failure(struct pki_engine *engine, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done,
-                      size_t bytes);
+void pki_engine_attribute_failure(struct pki_engine *engine, pk_result_t code, const struct pki_where *where,
+                                  const struct pki_ep *ep, size_t done, size_t bytes);
 
 #endif

@@ -42,13 +42,14 @@ static void record_cause(pk_result_t code, const struct pki_where *where, const 
     else if (cause != NULL)
         (void)pki_fail_again(code, cause->sys_errno, where, "%s", cause->text);
     else if (code == PK_ERR_PEER || last->code != code)
-        (void)pki_fail(code, where, "%s failed, %zu of %zu bytes done", ep != NULL ? ep->iface->transport->name : "a move", done, bytes);
+        (void)pki_fail(code, where, "%s failed, %zu of %zu bytes done", ep != NULL ? ep->iface->transport->name : "a move", done,
+                       bytes);
     else
         (void)pki_fail_again(code, last->sys_errno, where, "%s", last->text);
 }
 
-void pki_engine_attribute_failure(struct pki_engine *e, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep, size_t done,
-                      size_t bytes)
+void pki_engine_attribute_failure(struct pki_engine *e, pk_result_t code, const struct pki_where *where, const struct pki_ep *ep,
+                                  size_t done, size_t bytes)
 {
     if (code == PK_ERR_PEER)
         for (int i = 0; i < e->config.size && atomic_load(&e->failed) == PK_OK; i++)

@@ -56,8 +56,9 @@ static void describe(uint32_t sig, char *text, size_t len)
 static void mismatch(struct pki_engine *e, const struct pki_coll_seen *own, int peer, uint32_t theirs)
 {
     const struct pki_shape *shape = pki_coll_shape(own->sig & 15);
-    struct pki_where where = { .rank = e->config.rank, .peer = peer, .op = shape != NULL ? shape->name : NULL,
-                               .op_number = own->number };
+    struct pki_where where = {
+        .rank = e->config.rank, .peer = peer, .op = shape != NULL ? shape->name : NULL, .op_number = own->number
+    };
     bool rest_only = ((theirs ^ own->sig) & 0xfffff) == 0;
     char mine[96], other[96];
 
@@ -94,8 +95,7 @@ static void check_unexpected(struct pki_task *task)
         for (struct pki_list *n = e->peers[i].unexpected_queue.next; n != &e->peers[i].unexpected_queue; n = n->next) {
             const struct pki_msg *msg = &pki_container_of(n, struct pki_unexpected, node)->msg;
 
-            if (pki_msg_of_collective(msg) && msg->op == task->number &&
-                pki_task_contradicts(e, i, msg->op, msg->sig))
+            if (pki_msg_of_collective(msg) && msg->op == task->number && pki_task_contradicts(e, i, msg->op, msg->sig))
                 return;
         }
 }

@@ -76,8 +76,8 @@ pk_result_t pki_side_send_export(struct pki_engine *e, struct pki_peer *peer, ui
         pk_result_t result;
 
         frame.kind = peer->regions.exporting == 0 ? FRAME_EXPORT : FRAME_PIECES;
-        result = pki_fd_send(peer->side_fd, &frame, sizeof frame, n > 0 ? x->fds + peer->regions.exported_pieces : NULL, n,
-                             &where);
+        result =
+            pki_fd_send(peer->side_fd, &frame, sizeof frame, n > 0 ? x->fds + peer->regions.exported_pieces : NULL, n, &where);
         if (result != PK_OK)
             return result;
         peer->regions.exporting = id;
@@ -103,7 +103,9 @@ static pk_result_t tell_by_message(struct pki_peer *peer, const struct frame *fr
 {
     unsigned char bytes[NEWS_BYTES + sizeof frame->u.failed.text];
     size_t text = frame->kind == FRAME_FAILED ? strlen(frame->u.failed.text) : 0;
-    struct pki_msg msg = { .kind = PKI_MSG_SIDE, .extra = frame->kind == FRAME_SHUTDOWN ? PKI_SIDE_SHUTDOWN : 0, .payload = (uint32_t)(NEWS_BYTES + text) };
+    struct pki_msg msg = { .kind = PKI_MSG_SIDE,
+                           .extra = frame->kind == FRAME_SHUTDOWN ? PKI_SIDE_SHUTDOWN : 0,
+                           .payload = (uint32_t)(NEWS_BYTES + text) };
 
     pki_put_u32(bytes, frame->kind);
     pki_put_u32(bytes + 4, (uint32_t)frame->u.failed.code);
@@ -222,7 +224,8 @@ static void fail_peer(struct pki_engine *e, struct pki_peer *peer, pk_result_t c
 
 static pk_result_t code_of(const struct frame *frame)
 {
-    return frame->u.failed.code > PK_IN_PROGRESS && frame->u.failed.code <= PK_ERR_REVOKED ? (pk_result_t)frame->u.failed.code : PK_ERR_PEER;
+    return frame->u.failed.code > PK_IN_PROGRESS && frame->u.failed.code <= PK_ERR_REVOKED ? (pk_result_t)frame->u.failed.code
+                                                                                           : PK_ERR_PEER;
 }
 
 static void take_failed(struct pki_engine *e, struct pki_peer *peer, struct frame *frame)
@@ -261,9 +264,12 @@ static pk_result_t take_export(struct pki_engine *e, struct pki_peer *peer, cons
     struct pki_export x = { 0 };
 
     if (frame->kind == FRAME_EXPORT) {
-        x = (struct pki_export){ .base = frame->u.export.base, .bytes = frame->u.export.bytes,
-                                 .buffer_id = frame->u.export.buffer_id, .owner = frame->u.export.owner,
-                                 .pieces = frame->u.export.pieces, .piece_bytes_first = frame->u.export.piece_bytes_first,
+        x = (struct pki_export){ .base = frame->u.export.base,
+                                 .bytes = frame->u.export.bytes,
+                                 .buffer_id = frame->u.export.buffer_id,
+                                 .owner = frame->u.export.owner,
+                                 .pieces = frame->u.export.pieces,
+                                 .piece_bytes_first = frame->u.export.piece_bytes_first,
                                  .piece_bytes = frame->u.export.piece_bytes };
         if (frame->u.export.export_kind > PKI_EXPORT_MEMFD || x.pieces > PKI_EXPORT_PIECES_MAX)
             return PK_ERR_INTERNAL;
@@ -317,8 +323,7 @@ void pki_side_message(struct pki_engine *e, struct pki_peer *peer, const struct 
     struct frame frame = { .version = FRAME_VERSION };
     size_t text = msg->payload - (size_t)NEWS_BYTES;
 
-    if (msg->payload >= 4 && pki_get_u32(bytes) == FRAME_AGREE &&
-        take_agreement(e, peer, bytes + 4, msg->payload - 4) == PK_OK)
+    if (msg->payload >= 4 && pki_get_u32(bytes) == FRAME_AGREE && take_agreement(e, peer, bytes + 4, msg->payload - 4) == PK_OK)
         return;
     if (msg->payload < NEWS_BYTES || text >= sizeof frame.u.failed.text || peer->side_fd >= 0 ||
         (pki_get_u32(bytes) != FRAME_FAILED && pki_get_u32(bytes) != FRAME_SHUTDOWN)) {

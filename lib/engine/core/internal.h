@@ -19,8 +19,8 @@
 
 /* Local signals: words that the caller's streams and the CPU share. */
 struct pki_signals {
-    _Atomic uint32_t *words; /* one a cache line */
-    _Atomic uint32_t *exposed;  /* [slot]: what lets the stream go that waits for it; 0: none does */
+    _Atomic uint32_t *words;   /* one a cache line */
+    _Atomic uint32_t *exposed; /* [slot]: what lets the stream go that waits for it; 0: none does */
     uint32_t *value;
     uint16_t *free;
     int nfree, n;
@@ -28,14 +28,14 @@ struct pki_signals {
 };
 
 struct pki_failure {
-    atomic_bool claimed;    /* somebody writes the record, or has */
-    atomic_bool unsent;     /* the peers have not been told, for want of the lock */
+    atomic_bool claimed; /* somebody writes the record, or has */
+    atomic_bool unsent;  /* the peers have not been told, for want of the lock */
     pk_error_info_t error;
-    atomic_int unreported;  /* peers that still have to hear of the failure */
-    uint64_t coll;          /* the first collective that did not end with PK_OK; 0: there is none */
-    int accuser;            /* 1 + a rank that has waited for this one until its deadline; 0: none */
-    int straggler;          /* 1 + the rank that was late at a deadline, by what all have said; 0: none is known to be */
-    atomic_bool aborted;    /* by this rank, whatever failed before */
+    atomic_int unreported; /* peers that still have to hear of the failure */
+    uint64_t coll;         /* the first collective that did not end with PK_OK; 0: there is none */
+    int accuser;           /* 1 + a rank that has waited for this one until its deadline; 0: none */
+    int straggler;         /* 1 + the rank that was late at a deadline, by what all have said; 0: none is known to be */
+    atomic_bool aborted;   /* by this rank, whatever failed before */
 };
 
 #define PKI_MSG_KINDS (PKI_MSG_UNSWITCHED + 1)
@@ -75,7 +75,7 @@ enum pki_phase {
 struct pki_engine {
     /* what every message needs */
     struct pki_lock lock;
-    atomic_int failed;         /* pk_result_t; failure.error is written before it */
+    atomic_int failed; /* pk_result_t; failure.error is written before it */
     enum pki_phase phase;
     bool shutdown_sent;
     struct pki_device *host, *gpu;
@@ -111,7 +111,7 @@ size_t pki_engine_ration(struct pki_engine *engine, size_t bytes);
 struct pki_where pki_engine_where(const struct pki_engine *engine, int peer, const struct pki_task *task);
 const char *pki_task_name(const struct pki_task *task); /* of the operation, as texts and logs have it */
 void pki_task_set_device_driven(struct pki_task *task); /* kernels see to it: it needs to be looked at only occasionally */
-void pki_task_set_cpu_driven(struct pki_task *task); /* it needs the CPU from now on */
+void pki_task_set_cpu_driven(struct pki_task *task);    /* it needs the CPU from now on */
 
 /* Look at sockets and deadlines in the next round, if it is time to. */
 static inline void pki_engine_check_soon(struct pki_engine *engine)
@@ -142,12 +142,12 @@ int pki_signals_take(struct pki_engine *engine, struct pki_signal *signal); /* -
 void pki_signals_give(struct pki_engine *engine, int slot);
 /* a stream waits for it, until it is given back */
 void pki_signals_expose(struct pki_engine *engine, int slot, const struct pki_signal *signal);
-void pki_signals_release_all(struct pki_engine *engine); /* unlocked: streams that wait for such words */
+void pki_signals_release_all(struct pki_engine *engine);      /* unlocked: streams that wait for such words */
 void pki_signals_release_barriers(struct pki_engine *engine); /* unlocked: those that wait in a barrier */
 _Atomic uint32_t *pki_signals_ll(struct pki_engine *engine, int peer, bool send, uint32_t flag);
 void pki_slots_init(struct pki_slots *slots, int n);
 int pki_slots_take(struct pki_slots *slots);
-int pki_slots_take_new(struct pki_slots *slots); /* one that only this has handed out; */
+int pki_slots_take_new(struct pki_slots *slots);            /* one that only this has handed out; */
 void pki_slots_give_new(struct pki_slots *slots, int slot); /* and it is to be given back as such */
 void pki_slots_give(struct pki_slots *slots, int slot);
 
@@ -172,7 +172,7 @@ static inline void pki_watchdog_open(_Atomic uint32_t *word, uint32_t value)
 bool pki_waiting_enter(int device, void *stream);
 void pki_waiting_leave(int device, void *stream, bool listed);
 int pki_waiting_limit(const struct pki_engine *engine); /* of streams with value waits; 0: none may have any */
-const atomic_int *pki_waiting_streams(int device); /* how many there are on the GPU; NULL: not counted */
+const atomic_int *pki_waiting_streams(int device);      /* how many there are on the GPU; NULL: not counted */
 /* listed: a value wait, if then no more than `limit` streams have one */
 bool pki_waiting_hold(int device, void *stream, int limit);
 void pki_waiting_drop(int device, void *stream);
@@ -193,11 +193,11 @@ bool pki_waiting_has_copies(int device);
 bool pki_waiting_has_few_queues(const struct pki_engine *engine);
 
 /* claims.c: the same for one operation. What it has stays until it is given up. */
-void pki_claims_count(struct pki_task *task); /* a stream may wait for it from now on; before the next three */
-bool pki_claims_wait(struct pki_task *task, int limit);         /* as pki_waiting_hold */
-bool pki_claims_kernel(const struct pki_task *task, int ctas);  /* as pki_waiting_occupy */
-bool pki_claims_channel(struct pki_task *task, int limit);      /* as pki_waiting_take_channel */
-void pki_claims_copies(struct pki_task *task);                  /* it has copies for the library's own queues */
+void pki_claims_count(struct pki_task *task);                  /* a stream may wait for it from now on; before the next three */
+bool pki_claims_wait(struct pki_task *task, int limit);        /* as pki_waiting_hold */
+bool pki_claims_kernel(const struct pki_task *task, int ctas); /* as pki_waiting_occupy */
+bool pki_claims_channel(struct pki_task *task, int limit);     /* as pki_waiting_take_channel */
+void pki_claims_copies(struct pki_task *task);                 /* it has copies for the library's own queues */
 void pki_claims_give_up(struct pki_task *task);
 
 void pki_stream_waits(uint64_t *pending, uint64_t *most); /* value waits of the process: streams that have one */

@@ -16,7 +16,7 @@ struct pki_watchdog {
 /* core/engine.c */
 struct pki_lock {
     atomic_flag flag;
-    _Atomic uint32_t turns;    /* times that it was taken and given back: odd while somebody has it */
+    _Atomic uint32_t turns; /* times that it was taken and given back: odd while somebody has it */
     struct pki_watchdog held;
 };
 
@@ -29,10 +29,10 @@ struct pki_ifaces {
 
 /* core/waiting.c: what the GPU has room for. */
 struct pki_gpu_limits {
-    int ordinal;               /* of the GPU */
-    int connections;           /* its hardware queues, */
-    int channels;              /* and those for copies to and from peers */
-    int places;                /* CTAs of this process that may wait on it at a time */
+    int ordinal;     /* of the GPU */
+    int connections; /* its hardware queues, */
+    int channels;    /* and those for copies to and from peers */
+    int places;      /* CTAs of this process that may wait on it at a time */
 };
 
 /* The last collectives that began here: what a peer says of one that has ended must agree too. */
@@ -46,7 +46,7 @@ struct pki_coll_seen {
 
 /* channel/mismatch.c */
 struct pki_colls {
-    uint64_t number, captured; /* of the last one that began, and of the last that was captured */
+    uint64_t number, captured;               /* of the last one that began, and of the last that was captured */
     struct pki_coll_seen seen[PKI_SEEN_MAX]; /* [number % PKI_SEEN_MAX] */
 };
 
@@ -57,7 +57,7 @@ struct pki_unfreed { /* GPU memory that could not be freed when it should */
 };
 
 struct pki_graph_scratch { /* that collectives in graphs share (mem/graphs.c) */
-    char *ptr; /* NULL: unused entry */
+    char *ptr;             /* NULL: unused entry */
     size_t bytes;
     int users; /* graphs, and calls that capture */
 };
@@ -68,17 +68,17 @@ struct pki_engine_mem {
     struct pki_regions regions;
     struct pki_mappings mappings;
     struct pki_shm_allocs shm_allocs;
-    struct pki_list graphs;    /* with captured operations */
+    struct pki_list graphs;      /* with captured operations */
     struct pki_list graph_holds; /* those of graphs that are gone, to be given back */
-    unsigned graphs_gone;      /* how many of the process have been seen to be gone */
-    void *graph_turn;          /* that captured collectives have one after another; NULL: there was none yet */
+    unsigned graphs_gone;        /* how many of the process have been seen to be gone */
+    void *graph_turn;            /* that captured collectives have one after another; NULL: there was none yet */
     struct pki_graph_scratch graph_scratch[PKI_GRAPH_SCRATCHES];
-    int idle_scratch;          /* of those: made, and without users */
+    int idle_scratch; /* of those: made, and without users */
 };
 
 /* proto/ */
 struct pki_engine_proto {
-    struct pki_list active;    /* transfers that must be looked at in every round of progress */
+    struct pki_list active;                  /* transfers that must be looked at in every round of progress */
     struct pki_list free_xfers, spent_xfers; /* spent: finished in this round */
     struct pki_list slabs;
     unsigned puts_out;         /* moves that transports have and have not finished */
@@ -87,17 +87,17 @@ struct pki_engine_proto {
     bool queues_open;
     /* Orders for kernels that serve; none: every peer's GPU is reached, or kernels are not allowed */
     struct pki_queue lanes[PKI_LANES];
-    struct pki_queue beside;   /* a stream for such kernels that must not stand behind others of their group */
+    struct pki_queue beside;        /* a stream for such kernels that must not stand behind others of their group */
     struct pki_bounce_pool out, in; /* slots of sends and of receives */
     struct pki_list bounce_states, spare_bounces;
-    uint32_t ll_call;          /* counts calls: which low-latency messages are of this one */
+    uint32_t ll_call; /* counts calls: which low-latency messages are of this one */
     char *ll_memory;
 };
 
 /* plan/task.c */
 struct pki_tasks {
-    struct pki_list all;       /* that have begun and not ended */
-    struct pki_list ended;     /* to be freed at the end of the round of progress */
+    struct pki_list all;   /* that have begun and not ended */
+    struct pki_list ended; /* to be freed at the end of the round of progress */
     struct pki_list spare;
     int nspare;
 };
@@ -141,10 +141,10 @@ struct pki_signal_batch {
     enum pki_before before;
     struct pki_queue queue;
     enum pki_wait_how how;
-    int ctas;                  /* of kernels that serve */
+    int ctas; /* of kernels that serve */
     struct pki_signal_op ops[PKI_SIGNALS_A_BATCH];
-    int n, deferred;           /* deferred: the last ones, as many as this, tell of copies that the stream has already */
-    size_t behind;             /* bytes of those */
+    int n, deferred; /* deferred: the last ones, as many as this, tell of copies that the stream has already */
+    size_t behind;   /* bytes of those */
     struct pki_stream_last received;
 };
 
@@ -172,31 +172,31 @@ struct pki_engine_stream {
 
 /* inline/coll.c */
 struct pki_engine_inline {
-    bool running;              /* a thread is inside a collective without a task, and has given up the lock for a moment */
-    char *scratch;             /* once it was needed, `bytes` long */
+    bool running;  /* a thread is inside a collective without a task, and has given up the lock for a moment */
+    char *scratch; /* once it was needed, `bytes` long */
     size_t bytes;
 };
 
 /* progress/progress.c, and questions: progress/stragglers.c */
 struct pki_engine_rounds {
-    size_t work_left;          /* bytes that the CPU may copy or reduce in this round of progress */
-    atomic_uint idle;          /* rounds: a hint when to look around; written without the lock too */
-    uint64_t checked_ns;       /* when peers and deadlines were last looked at */
-    uint64_t questions;        /* that have been asked */
+    size_t work_left;    /* bytes that the CPU may copy or reduce in this round of progress */
+    atomic_uint idle;    /* rounds: a hint when to look around; written without the lock too */
+    uint64_t checked_ns; /* when peers and deadlines were last looked at */
+    uint64_t questions;  /* that have been asked */
 };
 
 /* progress/service.c */
 struct pki_engine_service {
     struct pki_list node;
-    atomic_int watched;        /* graphs may wait for peers, whose end somebody has to notice */
-    atomic_int async_tasks;    /* the service thread's business */
+    atomic_int watched;             /* graphs may wait for peers, whose end somebody has to notice */
+    atomic_int async_tasks;         /* the service thread's business */
     atomic_int device_driven_tasks; /* those of them that need to be looked at only occasionally */
     unsigned device_driven_calls;
-    atomic_int drivers;        /* threads that wait for a stream and see to it themselves */
-    bool needs_background;     /* it has control channels that the service thread looks at */
-    atomic_bool recovering;    /* some of them are being recovered; read without the lock too, like the next */
+    atomic_int drivers;             /* threads that wait for a stream and see to it themselves */
+    bool needs_background;          /* it has control channels that the service thread looks at */
+    atomic_bool recovering;         /* some of them are being recovered; read without the lock too, like the next */
     _Atomic uint64_t background_ns; /* when they were last looked at */
-    int visitors;              /* by the thread's own lock: threads that advance it now */
+    int visitors;                   /* by the thread's own lock: threads that advance it now */
     bool leaving;
 };
 

@@ -11,14 +11,14 @@ struct pki_xfer;
 
 #define PKI_REGION_GENERATION (1u << 20) /* ids are an entry's number plus a multiple of this */
 #define PKI_REGIONS_MAX (PKI_REGION_GENERATION - 2)
-#define PKI_REGION_NOWHERE 1u            /* where a region is that a peer cannot map */
-#define PKI_EXPORT_PIECES_MAX 65536u     /* descriptors of one region */
+#define PKI_REGION_NOWHERE 1u        /* where a region is that a peer cannot map */
+#define PKI_EXPORT_PIECES_MAX 65536u /* descriptors of one region */
 
 struct pki_region { /* an allocation of this rank that peers may map */
-    uint32_t id;      /* entry + 1, and the generation in the upper bits */
-    uint32_t next;    /* entry + 1 of the next with this hash; 0: none */
-    uint32_t busy;    /* transfers that have been granted in it; captured ones for good */
-    uint64_t used;    /* when last; 0: the entry is free */
+    uint32_t id;    /* entry + 1, and the generation in the upper bits */
+    uint32_t next;  /* entry + 1 of the next with this hash; 0: none */
+    uint32_t busy;  /* transfers that have been granted in it; captured ones for good */
+    uint64_t used;  /* when last; 0: the entry is free */
     struct pki_mem mem;
     struct pki_export exported;
     struct pki_iface *iface;
@@ -31,7 +31,7 @@ struct pki_regions { /* all of this rank's (mem/region.c) */
     uint32_t buckets[256];
     uint32_t looked; /* the next to be looked at whether it is still there */
     uint64_t clock;
-    bool holes;      /* some entry may be free */
+    bool holes; /* some entry may be free */
 };
 
 struct pki_shm_alloc { /* memory of pk_mem_alloc */
@@ -55,12 +55,12 @@ struct pki_import { /* a peer's region, mapped */
     uint64_t remote;
 };
 
-struct pki_mappings { /* of peers' memory, whatever peer's it is (mem/import.c) */
+struct pki_mappings {        /* of peers' memory, whatever peer's it is (mem/import.c) */
     struct pki_list retired; /* to be closed when nothing is under way and they are many */
     uint32_t nretired, nretired_vmm;
     size_t retired_bytes;
-    bool described;          /* peers have described memory that is not mapped yet */
-    bool blocked;            /* one of them, or one of another engine's, kept a peer's memory from being mapped */
+    bool described; /* peers have described memory that is not mapped yet */
+    bool blocked;   /* one of them, or one of another engine's, kept a peer's memory from being mapped */
 };
 
 struct pki_peer_regions { /* what one peer has told of its regions, and has been told of this rank's */

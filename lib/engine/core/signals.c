@@ -10,7 +10,7 @@
 /* Operations in streams leave the last third to what runs for them (pki_stream_admit): copies through host memory have a word
  * each, and an operation ends when they have. */
 #define WORDS (3 * PKI_STREAM_OPERATIONS)
-#define WORD_STRIDE 16   /* in words: one a cache line */
+#define WORD_STRIDE 16 /* in words: one a cache line */
 
 /* Layout: WORDS of the pool, then the abort flag, then for each peer the done words of low-latency messages, receives before
  * sends. All of it is registered with the GPU at once. */

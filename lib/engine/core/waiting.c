@@ -19,18 +19,18 @@
 struct waiting_stream {
     int device;
     void *stream;
-    int ops;   /* that have not ended */
-    int holds; /* value waits */
+    int ops;    /* that have not ended */
+    int holds;  /* value waits */
     int copies; /* operations that have copies to or from peers in it */
-    int ctas;  /* of the largest kernel since `ops` was 0 */
-    int grids; /* kernels of it that may wait on the GPU at a time */
+    int ctas;   /* of the largest kernel since `ops` was 0 */
+    int grids;  /* kernels of it that may wait on the GPU at a time */
 };
 
 static struct {
     pthread_mutex_t lock;
     struct waiting_stream streams[STREAMS_MAX];
     int n;
-    int holding, most; /* streams with value waits, now and at most */
+    int holding, most;      /* streams with value waits, now and at most */
     int fused[DEVICES_MAX]; /* places that communicators have for fused collectives */
 } waiting = { .lock = PTHREAD_MUTEX_INITIALIZER };
 

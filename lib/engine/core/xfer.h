@@ -61,7 +61,7 @@ struct pki_xfer_puts {
 
 /* Which transfer of the pair it is: what each of its messages says (proto/xfer.c makes them). */
 struct pki_xfer_id {
-    uint8_t flags;          /* PKI_MSG_FLAG_* */
+    uint8_t flags; /* PKI_MSG_FLAG_* */
     uint16_t index;
     uint32_t sig;
     uint64_t op;
@@ -69,50 +69,50 @@ struct pki_xfer_id {
 
 /* The words by which both ends, or their streams, tell one another (proto/grant.c, proto/recv.c; cells: proto/offer.c). */
 struct pki_xfer_signals {
-    int slot;               /* -1: none */
+    int slot; /* -1: none */
     uint32_t value;
-    bool ll;                /* a low-latency message: slot is its place in the ring, value its flag */
-    bool joined;            /* its start signal opens no later than that of the pair's transfer before it */
+    bool ll;                         /* a low-latency message: slot is its place in the ring, value its flag */
+    bool joined;                     /* its start signal opens no later than that of the pair's transfer before it */
     struct pki_signal start, finish; /* of the slot: buffer free; last byte in place. Of the cell: bytes ready; taken */
-    struct pki_signal_slot *cell; /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
-    uint32_t cell_value;    /* that opens its start and done */
-    int own;                /* receive: `finish` is this word of the rank's own; -1: it is the slot's */
+    struct pki_signal_slot *cell;    /* send: offered there. receive: the offer was taken. NULL: neither, or not yet */
+    uint32_t cell_value;             /* that opens its start and done */
+    int own;                         /* receive: `finish` is this word of the rank's own; -1: it is the slot's */
 };
 
 /* Pinned memory on its way (proto/bounce.c). */
 struct pki_xfer_bounce {
     enum pki_xfer_slots slots; /* send: through which its pieces go */
-    bool direct;            /* slots: the transport's devices reach this rank's GPU memory, and no slot here is needed */
+    bool direct;               /* slots: the transport's devices reach this rank's GPU memory, and no slot here is needed */
     struct pki_bounce *state;
-    void *kept;             /* receive into GPU memory: an eager message that came before the buffer was free */
-    int slot;               /* for a low-latency kernel to read; -1: none */
+    void *kept; /* receive into GPU memory: an eager message that came before the buffer was free */
+    int slot;   /* for a low-latency kernel to read; -1: none */
 };
 
 /* Both ends move it, or the receiver reads and combines it (proto/coop.c). */
 struct pki_xfer_coop {
     enum pki_xfer_piece piece; /* COOP, GET: what this end is at */
-    bool combines;          /* to a RECV_REDUCE on the host: DATA is combined as it comes */
-    bool may_get;           /* and the receiver could get it, too, when it granted */
+    bool combines;             /* to a RECV_REDUCE on the host: DATA is combined as it comes */
+    bool may_get;              /* and the receiver could get it, too, when it granted */
 };
 
 /* The peer's memory (proto/grant.c, proto/offer.c). */
 struct pki_xfer_there {
-    uint64_t remote;        /* send, granted: where to. receive, offered: where from */
-    bool mapped;            /* `remote` is memory of this process */
-    uint32_t region;        /* granted or offered: of this rank; 0: none */
+    uint64_t remote; /* send, granted: where to. receive, offered: where from */
+    bool mapped;     /* `remote` is memory of this process */
+    uint32_t region; /* granted or offered: of this rank; 0: none */
 };
 
 /* Whoever made it. */
 struct pki_xfer_maker {
     const struct pki_xfer_user *calls;
     struct pki_task *task;
-    uint32_t step;          /* of the task's plan */
+    uint32_t step; /* of the task's plan */
 };
 
 /* What transports have of it. */
 struct pki_xfer_moves {
     struct pki_xfer_puts puts;
-    struct pki_recv recv;   /* receive: what has been posted */
+    struct pki_recv recv; /* receive: what has been posted */
 };
 
 struct pki_xfer {
@@ -122,18 +122,18 @@ struct pki_xfer {
     struct pki_peer *peer;
     struct pki_xfer_maker user;
     const struct pki_protocol *protocol;
-    struct pki_ep *path;    /* send, granted, or offered */
+    struct pki_ep *path; /* send, granted, or offered */
     enum pki_xfer_state state;
     enum pki_mem_kind kind;
     bool is_send;
-    bool rts_seen;          /* send: RTS has been sent. receive: RTS has arrived */
-    bool opened;            /* receive: the buffer is free */
+    bool rts_seen; /* send: RTS has been sent. receive: RTS has arrived */
+    bool opened;   /* receive: the buffer is free */
     struct pki_xfer_id id;
     char *addr;
     size_t bytes, chunk;
-    size_t ready;           /* send: bytes that may be read */
-    size_t issued, done;    /* bytes handed over; bytes finished, in order */
-    size_t reported;        /* send: bytes that FIN has announced */
+    size_t ready;        /* send: bytes that may be read */
+    size_t issued, done; /* bytes handed over; bytes finished, in order */
+    size_t reported;     /* send: bytes that FIN has announced */
     struct pki_xfer_there there;
     struct pki_xfer_signals signals;
     struct pki_xfer_coop coop;
@@ -175,14 +175,20 @@ struct pki_graph_slots { /* of the pair's, those that captured collectives share
 };
 
 /* Why a rank has left in good order: with nothing unfinished of its own. The numbers travel. */
-enum pki_shutdown { PKI_SHUTDOWN_DESTROYED = 0, PKI_SHUTDOWN_ABORTED = 1, PKI_SHUTDOWN_ENDED = 2, PKI_SHUTDOWN_FINALIZED = 3, PKI_SHUTDOWN_NONE };
+enum pki_shutdown {
+    PKI_SHUTDOWN_DESTROYED = 0,
+    PKI_SHUTDOWN_ABORTED = 1,
+    PKI_SHUTDOWN_ENDED = 2,
+    PKI_SHUTDOWN_FINALIZED = 3,
+    PKI_SHUTDOWN_NONE
+};
 
 /* Eager messages of a pair (channel/ctrl.c). */
 struct pki_peer_eager {
-    size_t max;   /* longest transfer of host memory that travels in the control channel without a grant */
-    size_t coll;  /* the same of a collective's step */
-    size_t out;   /* eager bytes sent and not yet credited */
-    size_t in;    /* eager bytes consumed and not yet credited back */
+    size_t max;  /* longest transfer of host memory that travels in the control channel without a grant */
+    size_t coll; /* the same of a collective's step */
+    size_t out;  /* eager bytes sent and not yet credited */
+    size_t in;   /* eager bytes consumed and not yet credited back */
 };
 
 /* Eager puts of a pair (proto/send.c, channel/ctrl.c). */
@@ -227,19 +233,19 @@ struct pki_peer {
     int rank;
     int neps;
     struct pki_ep *eps[PKI_IFACES_MAX]; /* all endpoints; control channel and ways are among them */
-    struct pki_ep *path[2][2];      /* [source kind][target kind] */
+    struct pki_ep *path[2][2];          /* [source kind][target kind] */
     int side_fd;
-    bool gone;                      /* sent its shutdown message, or died */
-    uint64_t gone_ns;               /* when that was first looked at; 0: not yet */
-    enum pki_shutdown shutdown;     /* which shutdown message; NONE: none has been heard, */
-    uint32_t last_coll;             /* else the number of the last collective that began there */
-    bool unreported;                /* of this engine's failure: there was no room */
+    bool gone;                  /* sent its shutdown message, or died */
+    uint64_t gone_ns;           /* when that was first looked at; 0: not yet */
+    enum pki_shutdown shutdown; /* which shutdown message; NONE: none has been heard, */
+    uint32_t last_coll;         /* else the number of the last collective that began there */
+    bool unreported;            /* of this engine's failure: there was no room */
     struct pki_peer_heard heard;
     struct pki_peer_eager_put eager_put;
     struct pki_peer_meeting meeting;
     struct pki_slots signals;
     struct pki_graph_slots graph_slots;
-    _Atomic uint32_t *let_go;       /* [2 * PKI_PAIR_SLOTS], watchdog.c's; NULL without a GPU */
+    _Atomic uint32_t *let_go; /* [2 * PKI_PAIR_SLOTS], watchdog.c's; NULL without a GPU */
     struct pki_peer_ll ll;
     struct pki_peer_regions regions;
 };
@@ -264,7 +270,8 @@ static inline int pki_cell_of_step(uint64_t number, unsigned index)
  * (stream/barrier.c). A stream writes it itself. */
 static inline void pki_barrier_arrive(struct pki_peer *peer, uint64_t number, unsigned index)
 {
-    _Atomic uint32_t *word = peer->ctrl->signals_theirs != NULL ? &peer->ctrl->signals_theirs[pki_cell_of_step(number, index)].moved : NULL;
+    _Atomic uint32_t *word =
+        peer->ctrl->signals_theirs != NULL ? &peer->ctrl->signals_theirs[pki_cell_of_step(number, index)].moved : NULL;
     uint32_t seen = word != NULL ? atomic_load_explicit(word, memory_order_relaxed) : 0;
 
     while (word != NULL && (int32_t)((uint32_t)number - seen) > 0 && !atomic_compare_exchange_weak(word, &seen, (uint32_t)number))
@@ -273,8 +280,8 @@ static inline void pki_barrier_arrive(struct pki_peer *peer, uint64_t number, un
 
 #define PKI_BOUNCE_POOL_BYTES (((size_t)PKI_BOUNCE_BUFFERS + 1) * PKI_BOUNCE_BYTES)
 
-struct pki_bounce_pool {     /* slots of one direction, and the queue that copies between them and GPU memory */
-    char *memory;            /* NULL: not made yet */
+struct pki_bounce_pool { /* slots of one direction, and the queue that copies between them and GPU memory */
+    char *memory;        /* NULL: not made yet */
     uint8_t free[PKI_BOUNCE_BUFFERS];
     int nfree;
     struct pki_queue queue;

@@ -15,14 +15,15 @@
 #include "engine/fused/fused.h"
 #include "util/dtype.h"
 
-#define EPOCHS_END 0xffff0000u  /* from here on the inboxes are cleared and epochs start again */
+#define EPOCHS_END 0xffff0000u /* from here on the inboxes are cleared and epochs start again */
 #define EPOCHS_BEGIN PKI_FUSED_EPOCHS_BEGIN
 #define FOLLOW_NS 1000000u      /* an operation whose end the next one's tells is over so much later, as far as deadlines go */
 #define EPOCHS_FRESH (1u << 28) /* far less than the half of all, from which on an old one would look like one to come */
 
 /* ---- memory ---- */
 
-_Static_assert(PKI_FUSED_RELAY_RESULTS + 16 * PKI_FUSED_RELAY_PAIRS <= PKI_FUSED_PARTS, "what a relay has in cells lies among the cells");
+_Static_assert(PKI_FUSED_RELAY_RESULTS + 16 * PKI_FUSED_RELAY_PAIRS <= PKI_FUSED_PARTS,
+               "what a relay has in cells lies among the cells");
 _Static_assert(PKI_FUSED_PAIR_BYTES >= PKI_FUSED_BYTES, "so that there are cells for all that goes in cells");
 
 static size_t others(const struct pki_engine *e)
@@ -288,8 +289,8 @@ static bool is_quiet_kernel(enum pki_fused_kernel kernel)
     return kernel == PKI_FUSED_PAIR_EXCHANGE || kernel == PKI_FUSED_PAIR_SUM;
 }
 
-static pk_result_t start_kernel(struct pki_engine *e, const struct pki_queue *queue, enum pki_fused_kernel kernel, pk_dtype_t dtype,
-                                int ctas, struct pki_fused_args *args)
+static pk_result_t start_kernel(struct pki_engine *e, const struct pki_queue *queue, enum pki_fused_kernel kernel,
+                                pk_dtype_t dtype, int ctas, struct pki_fused_args *args)
 {
     struct pki_fused *f = &e->fused;
     pk_result_t result;

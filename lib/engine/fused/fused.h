@@ -17,7 +17,7 @@ void pki_fused_reach(struct pki_engine *engine, int peer, uint64_t inbox); /* th
 void pki_fused_host_close(struct pki_engine *engine);
 
 /* args.c */
-uint32_t pki_fused_ranks(const struct pki_engine *engine, bool own); /* a bit for each, this rank's too or not */
+uint32_t pki_fused_ranks(const struct pki_engine *engine, bool own);           /* a bit for each, this rank's too or not */
 void pki_fused_fill(const struct pki_task *task, struct pki_fused_args *args); /* of its buffers, all that args say */
 
 /* rules.c: of a request that is fused */
@@ -34,7 +34,7 @@ void pki_fused_forget(struct pki_task *task); /* it waits for no turn any more *
 bool pki_fused_all_direct(const struct pki_engine *engine);
 void pki_fused_enroll(struct pki_task *task); /* any collective */
 pk_result_t pki_fused_launch(struct pki_task *task, const struct pki_queue *queue);
-void pki_fused_left(struct pki_task *task);   /* the task ends */
+void pki_fused_left(struct pki_task *task); /* the task ends */
 
 /* reach.c */
 void pki_reach_find(struct pki_task *task); /* of a fused one */

@@ -24,7 +24,8 @@ static bool may_reach(struct pki_engine *e, const void *buffer, size_t bytes)
 {
     struct pki_mem mem;
 
-    return is_aligned(buffer) && e->gpu->ops->classify(e->gpu, buffer, bytes, &mem) == PK_OK && mem.kind == PKI_MEM_DEVICE && mem.shareable;
+    return is_aligned(buffer) && e->gpu->ops->classify(e->gpu, buffer, bytes, &mem) == PK_OK && mem.kind == PKI_MEM_DEVICE &&
+           mem.shareable;
 }
 
 /* What others need: each rank in `ranks` has it mapped. What only this rank needs has to be aligned. */

@@ -67,7 +67,8 @@ static enum pki_fused_kernel kernel_through_host(const struct pki_engine *e, enu
     return PKI_FUSED_TWOSHOT;
 }
 
-static enum pki_fused_kernel kernel_for(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype, pk_op_t op)
+static enum pki_fused_kernel kernel_for(const struct pki_engine *e, enum pki_coll coll, size_t bytes, pk_dtype_t dtype,
+                                        pk_op_t op)
 {
     const struct pki_tuning_fused *t = &e->config.agreed->fused;
     size_t received = bytes * (size_t)(e->config.size - 1);

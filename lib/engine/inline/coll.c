@@ -259,7 +259,7 @@ static bool scratch_is_there(struct pki_engine *e, size_t bytes)
 }
 
 static enum pki_inline run_program(struct pki_engine *e, const struct pki_program *program, const struct pki_request *r,
-                                  struct pki_list *blocking)
+                                   struct pki_list *blocking)
 {
     const void *payloads[PKI_PROGRAM_STEPS];
     struct pki_inline_run run = { .e = e, .program = program, .request = r, .payloads = payloads };

@@ -29,8 +29,8 @@ static bool send_locked(struct pki_engine *e, struct pki_peer *peer, const void 
 {
     struct pki_msg msg;
 
-    if (!pki_list_empty(&peer->sends) || !pki_list_empty(&peer->unexpected_queue) ||
-        !pki_eager_has_credit(peer, bytes) || atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
+    if (!pki_list_empty(&peer->sends) || !pki_list_empty(&peer->unexpected_queue) || !pki_eager_has_credit(peer, bytes) ||
+        atomic_load_explicit(&e->failed, memory_order_relaxed) != PK_OK)
         return false;
     msg.flags = 0;
     msg.index = 0;

@@ -36,7 +36,8 @@ static bool add_operands(struct pki_program *program, const struct pki_plan *pla
     return true;
 }
 
-static bool add_step(const struct pki_engine *e, struct pki_program *program, const struct pki_plan *plan, uint32_t i, uint32_t *used)
+static bool add_step(const struct pki_engine *e, struct pki_program *program, const struct pki_plan *plan, uint32_t i,
+                     uint32_t *used)
 {
     const struct pki_step *from = &plan->steps[i];
     struct pki_program_step *step = &program->steps[i];
@@ -92,7 +93,8 @@ static bool may_stay(const struct pki_program *program, const struct pki_program
 }
 
 /* How many operands of reductions are what this step receives; *last: the last of them. Any other use counts as two. */
-static unsigned readers_of(const struct pki_program *program, const struct pki_program_step *recv, uint32_t operands, uint32_t *last)
+static unsigned readers_of(const struct pki_program *program, const struct pki_program_step *recv, uint32_t operands,
+                           uint32_t *last)
 {
     unsigned readers = 0;
 

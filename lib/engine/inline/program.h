@@ -30,8 +30,8 @@ struct pki_program {
     uint32_t sig, n;
     uint32_t stride;      /* of a block of scratch memory; */
     size_t scratch_bytes; /* all of them */
-    uint64_t deferred; /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
-    bool reduces;    /* some step does, or combines what it receives */
+    uint64_t deferred;    /* a bit a step: copies that nothing waits for, done when peers have been spoken to */
+    bool reduces;         /* some step does, or combines what it receives */
     struct pki_program_step steps[PKI_PROGRAM_STEPS];
     struct pki_place operands[PKI_PROGRAM_OPERANDS];
     uint8_t received_by[PKI_PROGRAM_OPERANDS]; /* 1 + the RECV with by_ctrl that brings it; 0: it is in memory */
@@ -46,7 +46,7 @@ struct pki_inline_run {
     uint64_t held;         /* RECVs whose message is still in its control channel, the oldest there; a bit a step */
     const void **payloads; /* [step]: where */
     struct pki_begun begun;
-    pki_float_env before;  /* what the thread gets back after reductions */
+    pki_float_env before; /* what the thread gets back after reductions */
     pk_result_t result;
 };
 
@@ -62,6 +62,7 @@ static inline char *pki_inline_at(const struct pki_inline_run *run, struct pki_p
 }
 
 /* The program of a plan for this request, kept beside it. NULL: it cannot be done in this way. */
-const struct pki_program *pki_program_of(struct pki_engine *engine, struct pki_plan_entry *entry, const struct pki_request *request);
+const struct pki_program *pki_program_of(struct pki_engine *engine, struct pki_plan_entry *entry,
+                                         const struct pki_request *request);
 
 #endif

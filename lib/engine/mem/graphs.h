@@ -7,14 +7,14 @@
 
 /* A graph that has operations of this engine. */
 struct pki_graph {
-    struct pki_list node;     /* engine->mem.graphs */
-    uint64_t capture;         /* the driver's number of it */
-    struct pki_list captured; /* its transfers */
-    uint32_t scratch;         /* bit i: it uses engine->mem.graph_scratch[i] */
+    struct pki_list node;            /* engine->mem.graphs */
+    uint64_t capture;                /* the driver's number of it */
+    struct pki_list captured;        /* its transfers */
+    uint32_t scratch;                /* bit i: it uses engine->mem.graph_scratch[i] */
     void *replay_lock_stream, *turn; /* where its last collective was, and what ended that one's turn; NULL: there was none */
-    int calls;                /* that capture into it now */
-    atomic_bool gone;         /* it has been destroyed, and all that was made of it */
-    atomic_int holders;       /* the engine and the driver: whoever lets go last frees it */
+    int calls;                       /* that capture into it now */
+    atomic_bool gone;                /* it has been destroyed, and all that was made of it */
+    atomic_int holders;              /* the engine and the driver: whoever lets go last frees it */
 };
 
 /* One transfer of a captured operation. Lives as long as the graph. */
@@ -33,7 +33,7 @@ struct captured {
     char *addr;
     size_t bytes;
     uint64_t remote;
-    void *held;           /* send: memory that a rank of this process has for its graphs; given back in a call; NULL: none */
+    void *held; /* send: memory that a rank of this process has for its graphs; given back in a call; NULL: none */
     const char *name;
 };
 

@@ -242,7 +242,8 @@ static void map_described(struct pki_engine *e)
             struct pki_ep *path = path_of(&e->peers[p], &import->exported);
             pk_result_t result;
 
-            if (import->id == 0 || import->mapped || import->outlived || import->exported.kind == PKI_EXPORT_MEMFD || path == NULL)
+            if (import->id == 0 || import->mapped || import->outlived || import->exported.kind == PKI_EXPORT_MEMFD ||
+                path == NULL)
                 continue;
             if (import->pieces_here < import->exported.pieces) {
                 e->mem.mappings.described = true;
@@ -294,7 +295,8 @@ pk_result_t pki_region_map(struct pki_engine *e, struct pki_peer *peer, uint32_t
     return PK_OK;
 }
 
-pk_result_t pki_region_map_host(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, bool here, uint64_t *remote)
+pk_result_t pki_region_map_host(struct pki_engine *e, struct pki_peer *peer, const struct pki_msg *msg, bool here,
+                                uint64_t *remote)
 {
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
     const struct pki_import *import;

@@ -169,8 +169,9 @@ static pk_result_t add(struct pki_engine *e, struct pki_iface *iface, const stru
     result = iface->transport->reg(iface, mem, &exported);
     if (result != PK_OK)
         return result;
-    *region = (struct pki_region){ .id = region->id + PKI_REGION_GENERATION, .mem = *mem, .iface = iface, .exported = exported,
-                                   .next = *bucket };
+    *region = (struct pki_region){
+        .id = region->id + PKI_REGION_GENERATION, .mem = *mem, .iface = iface, .exported = exported, .next = *bucket
+    };
     *bucket = pki_region_index(region->id) + 1;
     *out = region;
     return PK_OK;
@@ -261,8 +262,10 @@ static void say_hidden(const struct pki_engine *e, const struct pki_peer *peer, 
     struct pki_where where = pki_engine_where(e, peer->rank, NULL);
 
     if (!atomic_exchange(&said[mem->vmm], true))
-        pki_log(PKI_LOG_WARN, &where, "cannot map %zu bytes at %#zx, which are %s: what this rank receives in such memory "
-                "comes through the host", mem->bytes, (size_t)mem->base,
+        pki_log(PKI_LOG_WARN, &where,
+                "cannot map %zu bytes at %#zx, which are %s: what this rank receives in such memory "
+                "comes through the host",
+                mem->bytes, (size_t)mem->base,
                 mem->vmm ? "virtual memory made without a file descriptor type, or of unequal pieces"
                          : "of a memory pool that allows no IPC (cudaMallocAsync?)");
 }
@@ -301,8 +304,8 @@ pk_result_t pki_region_tell(struct pki_engine *e, struct pki_peer *peer, const v
     return tell_device(e, peer, addr, bytes, false, id, offset);
 }
 
-pk_result_t pki_region_tell_or_hide(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes,
-                                    uint32_t *id, uint64_t *offset)
+pk_result_t pki_region_tell_or_hide(struct pki_engine *e, struct pki_peer *peer, const void *addr, size_t bytes, uint32_t *id,
+                                    uint64_t *offset)
 {
     return tell_device(e, peer, addr, bytes, true, id, offset);
 }

@@ -44,8 +44,13 @@ static struct pki_shm_alloc *find(struct pki_engine *e, const void *addr, size_t
 
 static struct pki_mem mem_of(const struct pki_shm_alloc *s)
 {
-    return (struct pki_mem){ .kind = PKI_MEM_HOST, .ordinal = -1, .shareable = true, .base = s->base, .bytes = s->bytes,
-                             .buffer_id = s->buffer_id, .memfd = s->fd };
+    return (struct pki_mem){ .kind = PKI_MEM_HOST,
+                             .ordinal = -1,
+                             .shareable = true,
+                             .base = s->base,
+                             .bytes = s->bytes,
+                             .buffer_id = s->buffer_id,
+                             .memfd = s->fd };
 }
 
 pk_result_t pki_shm_alloc_describe(struct pki_xfer *xfer, struct pki_msg *msg)

@@ -63,9 +63,11 @@ static pk_result_t make(struct pki_engine *e, const struct plan_key *key, struct
 
     if (entry == NULL)
         return pki_fail(PK_ERR_MEMORY, NULL, "no memory for a plan");
-    *entry = (struct pki_plan_entry){ .algorithm = key->algorithm, .root = key->root, .in_place = key->in_place, .stride_in = SIZE_MAX };
-    result = pki_plan_make(key->algorithm, e->config.hosts, e->config.rank, e->config.size, key->root, key->in_place,
-                           &entry->plan);
+    *entry = (struct pki_plan_entry){
+        .algorithm = key->algorithm, .root = key->root, .in_place = key->in_place, .stride_in = SIZE_MAX
+    };
+    result =
+        pki_plan_make(key->algorithm, e->config.hosts, e->config.rank, e->config.size, key->root, key->in_place, &entry->plan);
     if (result == PK_OK && !reverse_deps(entry))
         result = pki_fail(PK_ERR_MEMORY, NULL, "no memory for a plan of %u steps", entry->plan->nsteps);
     if (result != PK_OK) {

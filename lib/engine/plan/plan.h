@@ -51,7 +51,7 @@ size_t pki_scratch_bytes(const struct pki_task *task);
 pk_result_t pki_scratch_take(struct pki_task *task);
 void pki_scratch_give(struct pki_task *task);
 void pki_scratch_take_inline(struct pki_task *task); /* engine->inlined.scratch becomes the task's */
-void pki_scratch_close(struct pki_engine *engine); /* what could not be freed before */
+void pki_scratch_close(struct pki_engine *engine);   /* what could not be freed before */
 
 /* run.c */
 bool pki_plan_run(struct pki_task *task); /* false: it cannot start yet */
@@ -89,12 +89,12 @@ void pki_scaled_place(struct pki_task *task);         /* from now on the plan's 
 pk_result_t pki_scaled_queue(struct pki_task *task, const struct pki_queue *queue, uint64_t *kernels);
 
 /* switched.c */
-bool pki_switched_is_busy(const struct pki_engine *engine); /* packets may be on their way */
-int pki_switched_fd(const struct pki_engine *engine);       /* where they show; -1: it is not busy */
+bool pki_switched_is_busy(const struct pki_engine *engine);     /* packets may be on their way */
+int pki_switched_fd(const struct pki_engine *engine);           /* where they show; -1: it is not busy */
 const char *pki_switched_name(const struct pki_engine *engine); /* of the aggregator */
 extern const struct pki_executor pki_switched_executor;
 bool pki_switched_is_turn(const struct pki_task *task); /* none that was called before it is left */
-bool pki_switched_waits(const struct pki_task *task); /* for packets: it has begun, and no operation within it */
+bool pki_switched_waits(const struct pki_task *task);   /* for packets: it has begun, and no operation within it */
 void pki_switched_message(struct pki_engine *engine, const struct pki_msg *msg);
 /* All ranks are there, and the aggregator does not do its part: true where the allreduce goes on without it. */
 bool pki_switched_gives_up(struct pki_task *task, uint64_t now, uint64_t span);

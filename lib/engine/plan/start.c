@@ -22,7 +22,8 @@ bool pki_task_start(struct pki_task *task)
     return true;
 }
 
-pk_result_t pki_task_resume(struct pki_engine *e, const struct pki_request *r, const struct pki_begun *begun, struct pki_list *blocking)
+pk_result_t pki_task_resume(struct pki_engine *e, const struct pki_request *r, const struct pki_begun *begun,
+                            struct pki_list *blocking)
 {
     struct pki_task *task;
     pk_result_t result = pki_task_make(e, r, &task);

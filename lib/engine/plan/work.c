@@ -13,7 +13,8 @@ static pk_op_t step_op(const struct pki_task *task, const struct pki_step *step)
     return step->final ? PKI_SUM_DIVIDED(task->plan->size) : PK_SUM;
 }
 
-static pk_result_t copy(const struct pki_task *task, uint32_t i, char *dst, const char *src, size_t len, const struct pki_queue *queue)
+static pk_result_t copy(const struct pki_task *task, uint32_t i, char *dst, const char *src, size_t len,
+                        const struct pki_queue *queue)
 {
     if (task->kind == PKI_MEM_DEVICE || task->run.steps[i].bytes < pki_tuning.cpu.around_bytes || dst == src)
         return queue->device->ops->copy(queue, dst, src, len);
@@ -51,7 +52,8 @@ pk_result_t pki_plan_reduce_from(struct pki_task *task, uint32_t i, size_t at, c
     const void *srcs[2] = { pki_plan_block(task, step->src, &whole) + at, payload };
 
     task->run.steps[i].reduced = true;
-    return pki_reduce_host(pki_plan_block(task, step->dst, &whole) + at, srcs, 2, bytes / size, task->request.dtype, step_op(task, step));
+    return pki_reduce_host(pki_plan_block(task, step->dst, &whole) + at, srcs, 2, bytes / size, task->request.dtype,
+                           step_op(task, step));
 }
 
 /* Not more at a time than others can wait for: peers for this rank's part in their transfers, another thread for the lock. */

@@ -12,7 +12,8 @@ static bool is_under_way(const struct pki_xfer *xfer)
 /* A kernel on each rank, or an aggregator, which waits for all, and the peer has not begun it. */
 static bool waits_for_all(const struct pki_task *task, const struct pki_peer *peer)
 {
-    return (pki_task_is_fused(task) || pki_task_is_switched(task)) && peer->shutdown != PKI_SHUTDOWN_NONE && (int32_t)((uint32_t)task->number - peer->last_coll) > 0;
+    return (pki_task_is_fused(task) || pki_task_is_switched(task)) && peer->shutdown != PKI_SHUTDOWN_NONE &&
+           (int32_t)((uint32_t)task->number - peer->last_coll) > 0;
 }
 
 /* NULL: none does, or what it waits for may yet show. */

@@ -26,18 +26,18 @@ struct server {
     struct pki_list node;
     pthread_t thread;
     unsigned generation; /* of the service: an older one ends when it can */
-    atomic_uint steps; /* odd while it visits an engine */
+    atomic_uint steps;   /* odd while it visits an engine */
     atomic_bool ended;
-    unsigned seen;      /* the watchdog's */
+    unsigned seen; /* the watchdog's */
     uint64_t since_ns;
 };
 
 static struct {
-    pthread_mutex_t lock; /* of all this; not held while an engine is visited */
+    pthread_mutex_t lock;        /* of all this; not held while an engine is visited */
     pthread_cond_t wakeup, left; /* wakeup: by make_wakeup; left: an engine has no visitors any more */
     struct pki_list engines;
     struct pki_list servers;
-    int streams; /* of the host */
+    int streams;           /* of the host */
     struct server *server; /* the one that is meant to run */
     int nservers;
     pthread_t watcher;
@@ -45,8 +45,10 @@ static struct {
     bool running, watching;
     unsigned generation; /* of the thread that is meant to run: an older one ends, even if a newer has been started already */
     atomic_bool awake, asleep; /* awake: the thread exists */
-} service = { .lock = PTHREAD_MUTEX_INITIALIZER, .left = PTHREAD_COND_INITIALIZER,
-              .engines = { &service.engines, &service.engines }, .servers = { &service.servers, &service.servers } };
+} service = { .lock = PTHREAD_MUTEX_INITIALIZER,
+              .left = PTHREAD_COND_INITIALIZER,
+              .engines = { &service.engines, &service.engines },
+              .servers = { &service.servers, &service.servers } };
 
 void pki_engine_leave(struct pki_engine *e)
 {

@@ -96,7 +96,9 @@ static void name_else(const struct pki_task *task, char *text, size_t len)
     else if (pki_task_is_switched(task) && pki_switched_waits(task))
         snprintf(text, len, "(none: packets to or from %.120s)", pki_switched_name(task->engine));
     else
-        snprintf(text, len, task->kind == PKI_MEM_DEVICE ? "(none: what this rank has given to its gpu has not ended)" : "(none: this rank has work left)");
+        snprintf(text, len,
+                 task->kind == PKI_MEM_DEVICE ? "(none: what this rank has given to its gpu has not ended)"
+                                              : "(none: this rank has work left)");
 }
 
 static int first_missing(const char *text)
@@ -172,8 +174,7 @@ static void warn(struct pki_engine *e, struct pki_task *task, uint64_t waited_ms
     if (missing[0] == '\0')
         name_else(task, missing, sizeof missing);
     task->inquiry.warned = true;
-    pki_log(PKI_LOG_WARN, &where, "has waited %llu ms for rank %s", (unsigned long long)waited_ms,
-            missing);
+    pki_log(PKI_LOG_WARN, &where, "has waited %llu ms for rank %s", (unsigned long long)waited_ms, missing);
 }
 
 static void time_out(struct pki_engine *e, const struct pki_task *task, uint64_t waited_ms)

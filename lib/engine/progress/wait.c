@@ -85,7 +85,7 @@ void pki_engine_backoff_beside(const struct pki_awaited *a, unsigned idle)
         pki_cpu_pause();
     else if (woken && pki_engines_sleep(a, 0))
         pki_engine_check_soon(a->engine); /* a sleeper looks around at every waking */
-    else /* nothing would wake it; or the kernel has no sleep for this number of wake words */
+    else                                  /* nothing would wake it; or the kernel has no sleep for this number of wake words */
         rest_for(a, rest_of(a->engine, idle), idle);
 }
 

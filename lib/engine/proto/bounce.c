@@ -96,7 +96,8 @@ bool pki_bounce_copies(const struct pki_engine *e, enum pki_coll coll, const str
            plan->scratch_blocks == 0;
 }
 
-pk_result_t pki_bounce_copy(struct pki_engine *e, const struct pki_queue *q, int slot_index, char *dst, const char *src, size_t bytes)
+pk_result_t pki_bounce_copy(struct pki_engine *e, const struct pki_queue *q, int slot_index, char *dst, const char *src,
+                            size_t bytes)
 {
     pk_result_t result = PK_OK;
 
@@ -245,7 +246,8 @@ bool pki_bounce_unpack(struct pki_engine *e, struct pki_queue *queue, struct pki
         piece->word = pki_signals_take(e, &ended[words].signal);
         if (piece->word < 0)
             break;
-        fragments[words] = (struct pki_unpack_fragment){ .src_offset = (uint64_t)piece->slot * PKI_BOUNCE_BYTES, .bytes = piece->len,
+        fragments[words] = (struct pki_unpack_fragment){ .src_offset = (uint64_t)piece->slot * PKI_BOUNCE_BYTES,
+                                                         .bytes = piece->len,
                                                          .dst_offset = piece->offset };
     }
     if (words == 0)

@@ -17,22 +17,22 @@ enum pki_piece_state {
 /* Part of a transfer on its way through slots (bounce.c). */
 struct pki_piece {
     size_t offset, len;
-    int slot;                /* of this rank; -1: none */
+    int slot; /* of this rank; -1: none */
     int word;
     struct pki_signal copied; /* the GPU's copy into or out of the slot has ended */
-    const char *src;         /* send: what is put */
-    uint64_t remote;         /* send: where to */
-    size_t moved;            /* bytes gone or come as DATA messages */
-    bool asked;              /* send: BOUNCE_REQ is out */
-    bool far;                /* send: the GPU copies it into the receiver's slot itself */
-    bool placed;             /* send: `remote` is known. receive: BOUNCE_CREDIT is out */
+    const char *src;          /* send: what is put */
+    uint64_t remote;          /* send: where to */
+    size_t moved;             /* bytes gone or come as DATA messages */
+    bool asked;               /* send: BOUNCE_REQ is out */
+    bool far;                 /* send: the GPU copies it into the receiver's slot itself */
+    bool placed;              /* send: `remote` is known. receive: BOUNCE_CREDIT is out */
     enum pki_piece_state state;
-    struct pki_put put;      /* send */
-    struct pki_recv recv;    /* receive: of the slot */
+    struct pki_put put;   /* send */
+    struct pki_recv recv; /* receive: of the slot */
 };
 
 struct pki_bounce {
-    struct pki_list node;    /* engine->proto.bounce_states or spare_bounces */
+    struct pki_list node;                           /* engine->proto.bounce_states or spare_bounces */
     struct pki_piece pieces[2 * PKI_BOUNCE_PIECES]; /* receive: half may be in slots, the other half asked for */
     unsigned head, tail;
 };

@@ -11,8 +11,10 @@ static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
 {
     struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->user.task);
 
-    pki_engine_poison(xfer->engine, pki_fail(PK_ERR_INTERNAL, &where, "message of kind %u does not fit its bounce buffer (offset %llu of %zu)",
-                                             (unsigned)msg->kind, (unsigned long long)msg->offset, xfer->bytes), true);
+    pki_engine_poison(xfer->engine,
+                      pki_fail(PK_ERR_INTERNAL, &where, "message of kind %u does not fit its bounce buffer (offset %llu of %zu)",
+                               (unsigned)msg->kind, (unsigned long long)msg->offset, xfer->bytes),
+                      true);
 }
 
 /* The sender's devices write to this rank's GPU memory, if the GPU then sees it. */
@@ -32,12 +34,13 @@ void pki_bounce_requested(struct pki_xfer *xfer, const struct pki_msg *msg)
     if (!pki_bounce_open(xfer))
         return;
     bounce_state = xfer->bounce.state;
-    if (bounce_state->head - bounce_state->tail == 2 * PKI_BOUNCE_PIECES || msg->offset != xfer->issued || msg->signal_value == 0 ||
-        msg->signal_value > PKI_BOUNCE_BYTES || msg->signal_value > xfer->bytes - xfer->issued) {
+    if (bounce_state->head - bounce_state->tail == 2 * PKI_BOUNCE_PIECES || msg->offset != xfer->issued ||
+        msg->signal_value == 0 || msg->signal_value > PKI_BOUNCE_BYTES || msg->signal_value > xfer->bytes - xfer->issued) {
         broken(xfer, msg);
         return;
     }
-    *pki_bounce_piece(bounce_state, bounce_state->head++) = (struct pki_piece){ .offset = xfer->issued, .len = msg->signal_value, .slot = -1 };
+    *pki_bounce_piece(bounce_state, bounce_state->head++) =
+        (struct pki_piece){ .offset = xfer->issued, .len = msg->signal_value, .slot = -1 };
     xfer->issued += msg->signal_value;
     pki_bounce_recv(xfer);
 }

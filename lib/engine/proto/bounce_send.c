@@ -25,8 +25,12 @@ static bool piece_begin(struct pki_xfer *xfer)
 
     if (left == 0 || bounce_state->head - bounce_state->tail == PKI_BOUNCE_PIECES)
         return false;
-    *piece = (struct pki_piece){ .offset = xfer->issued, .len = left < max ? left : max, .slot = -1,
-                                 .src = src, .placed = !pki_xfer_slots_there(xfer), .remote = xfer->there.remote + xfer->issued };
+    *piece = (struct pki_piece){ .offset = xfer->issued,
+                                 .len = left < max ? left : max,
+                                 .slot = -1,
+                                 .src = src,
+                                 .placed = !pki_xfer_slots_there(xfer),
+                                 .remote = xfer->there.remote + xfer->issued };
     piece->far = pki_xfer_slots_there(xfer) && xfer->kind == PKI_MEM_DEVICE && pki_bounce_fills_slots_of(e, xfer->peer);
     if (pki_xfer_slots_here(xfer) && !xfer->bounce.direct && !piece->far) {
         piece->slot = pki_bounce_buffer_take(e, &e->proto.out);
@@ -105,8 +109,9 @@ static void piece_put(struct pki_xfer *xfer, struct pki_piece *piece)
     const struct pki_transport *transport = xfer->path->iface->transport;
     pk_result_t result;
 
-    piece->put = (struct pki_put){ .ep = xfer->path, .src = piece->src, .remote = piece->remote, .bytes = piece->len,
-                                   .whole = xfer->bytes, .owner = xfer };
+    piece->put = (struct pki_put){
+        .ep = xfer->path, .src = piece->src, .remote = piece->remote, .bytes = piece->len, .whole = xfer->bytes, .owner = xfer
+    };
     piece->put.about = pki_xfer_message(xfer, PKI_MSG_FIN);
     if (pki_xfer_slots_there(xfer))
         piece->put.about.flags |= PKI_MSG_FLAG_BOUNCE;

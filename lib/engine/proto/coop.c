@@ -273,8 +273,13 @@ static void move_piece(struct pki_xfer *xfer, uint32_t piece)
     size_t size = piece_bytes(xfer), at = piece * size;
     size_t len = xfer->bytes - at < size ? xfer->bytes - at : size;
 
-    *put = (struct pki_put){ .ep = xfer->path, .src = xfer->addr + at, .remote = xfer->there.remote + at, .bytes = len,
-                             .mapped = xfer->there.mapped, .is_get = !xfer->is_send, .owner = xfer };
+    *put = (struct pki_put){ .ep = xfer->path,
+                             .src = xfer->addr + at,
+                             .remote = xfer->there.remote + at,
+                             .bytes = len,
+                             .mapped = xfer->there.mapped,
+                             .is_get = !xfer->is_send,
+                             .owner = xfer };
     pki_list_init(&put->event.node);
     piece_started(xfer, xfer->path->iface->transport->put(put));
 }
@@ -316,8 +321,8 @@ pk_result_t pki_coop_offer(struct pki_xfer *xfer)
 
     msg.offset = (uint64_t)(uintptr_t)xfer->addr;
     if (xfer->kind != PKI_MEM_HOST || xfer->bounce.slots != PKI_SLOTS_NONE || xfer->signals.ll || xfer->issued > 0 ||
-        xfer->ready < xfer->bytes || xfer->bytes < coop_min(xfer) ||
-        (xfer->state == PKI_XFER_DATA) != xfer->coop.combines || (xfer->signals.slot < 0 && !xfer->coop.combines))
+        xfer->ready < xfer->bytes || xfer->bytes < coop_min(xfer) || (xfer->state == PKI_XFER_DATA) != xfer->coop.combines ||
+        (xfer->signals.slot < 0 && !xfer->coop.combines))
         return PK_ERR_UNSUPPORTED;
     if (changes_hands(xfer) && pki_coop_is_near(xfer)) /* whatever memory it is */
         return PK_ERR_UNSUPPORTED;
@@ -403,8 +408,12 @@ static void get_piece(struct pki_xfer *xfer, size_t len)
 {
     struct pki_put *get = &xfer->moves.puts.few[0];
 
-    *get = (struct pki_put){ .ep = xfer->path, .src = landing_of(xfer), .remote = xfer->there.remote + xfer->done, .bytes = len,
-                             .is_get = true, .owner = xfer };
+    *get = (struct pki_put){ .ep = xfer->path,
+                             .src = landing_of(xfer),
+                             .remote = xfer->there.remote + xfer->done,
+                             .bytes = len,
+                             .is_get = true,
+                             .owner = xfer };
     pki_list_init(&get->event.node);
     piece_started(xfer, xfer->path->iface->transport->put(get));
 }

@@ -98,7 +98,8 @@ static void say_blocked(struct pki_xfer *xfer)
 
     xfer->engine->stats.mappings_blocked++;
     if (!atomic_exchange(&said, true))
-        pki_log(PKI_LOG_WARN, &where, "the peer allocated memory where it had freed some that is still mapped here: until no "
+        pki_log(PKI_LOG_WARN, &where,
+                "the peer allocated memory where it had freed some that is still mapped here: until no "
                 "stream waits for an operation, such memory is reached through the host");
 }
 
@@ -111,11 +112,12 @@ static pk_result_t go_by_bounce(struct pki_xfer *xfer, const struct pki_msg *gra
 
     xfer->path = peer->path[PKI_MEM_HOST][PKI_MEM_HOST];
     if (xfer->path == NULL)
-        return pki_fail(PK_ERR_UNSUPPORTED, &where, "the peer's memory cannot be mapped, or not while a stream waits: there is no other path");
+        return pki_fail(PK_ERR_UNSUPPORTED, &where,
+                        "the peer's memory cannot be mapped, or not while a stream waits: there is no other path");
     xfer->bounce.slots = slots_of(xfer->kind == PKI_MEM_DEVICE, true);
     if ((grant->flags & PKI_MSG_FLAG_DEVICE) != 0)
-        xfer->signals.start = (struct pki_signal){ &peer->ctrl->signals_theirs[grant->signal_slot % PKI_SIGNAL_SLOTS].start,
-                                                   grant->signal_value };
+        xfer->signals.start =
+            (struct pki_signal){ &peer->ctrl->signals_theirs[grant->signal_slot % PKI_SIGNAL_SLOTS].start, grant->signal_value };
     return PK_OK;
 }
 

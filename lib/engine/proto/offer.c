@@ -141,7 +141,8 @@ bool pki_offer_is_settled(const struct pki_peer *peer, const struct pki_msg *wan
     uint64_t key = want->op << 16 | want->index, claim;
     int slot = (want->flags & PKI_MSG_FLAG_COLL) != 0 ? pki_cell_of_step(want->op, want->index) : cell_of_message(want->op);
 
-    if (peer->ctrl->signals_mine == NULL || peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL || (want->flags & PKI_MSG_FLAG_CAPTURED) != 0)
+    if (peer->ctrl->signals_mine == NULL || peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE] == NULL ||
+        (want->flags & PKI_MSG_FLAG_CAPTURED) != 0)
         return false;
     claim = atomic_load_explicit(&peer->ctrl->signals_mine[slot].claim, memory_order_acquire);
     return claim >> 2 == key && ((claim & 3) == GRANTED || (claim & 3) == TAKEN);

@@ -53,7 +53,8 @@ static inline struct pki_signal pki_offer_finish(const struct pki_xfer *xfer)
 static inline void pki_offer_abort(struct pki_signal_slot *cell)
 {
     if ((int32_t)(atomic_load_explicit(&cell->done, memory_order_acquire) - cell->value) < 0)
-        atomic_store_explicit(&cell->claim, atomic_load_explicit(&cell->claim, memory_order_relaxed) & ~(uint64_t)3, memory_order_release);
+        atomic_store_explicit(&cell->claim, atomic_load_explicit(&cell->claim, memory_order_relaxed) & ~(uint64_t)3,
+                              memory_order_release);
 }
 
 /* Does this side's stream move it? */

@@ -19,9 +19,9 @@ struct pki_protocol {
     const char *name;
     bool (*applies)(const struct pki_protocol_query *query);
     int (*ctas)(const struct pki_protocol_query *query, bool is_send); /* of the kernel at this end; NULL: none */
-    void (*send)(struct pki_xfer *xfer); /* no grant has come yet */
-    void (*recv)(struct pki_xfer *xfer); /* nothing of it has come yet */
-    void (*advance[2])(struct pki_xfer *xfer); /* [is_send]: it goes on, however far it has come */
+    void (*send)(struct pki_xfer *xfer);                               /* no grant has come yet */
+    void (*recv)(struct pki_xfer *xfer);                               /* nothing of it has come yet */
+    void (*advance[2])(struct pki_xfer *xfer);                         /* [is_send]: it goes on, however far it has come */
 };
 
 const struct pki_protocol *pki_protocol_choose(const struct pki_protocol_query *query);
@@ -63,7 +63,10 @@ static inline bool pki_may_eager_put(const struct pki_protocol_query *query)
 
 static inline struct pki_protocol_query pki_xfer_query(const struct pki_xfer *xfer)
 {
-    return (struct pki_protocol_query){ .engine = xfer->engine, .peer = xfer->peer, .kind = xfer->kind, .bytes = xfer->bytes,
+    return (struct pki_protocol_query){ .engine = xfer->engine,
+                                        .peer = xfer->peer,
+                                        .kind = xfer->kind,
+                                        .bytes = xfer->bytes,
                                         .eager_max = pki_xfer_eager_max(xfer),
                                         .captured = (xfer->id.flags & PKI_MSG_FLAG_CAPTURED) != 0 };
 }
@@ -77,8 +80,12 @@ static inline size_t pki_xfer_chunks(const struct pki_xfer *xfer, size_t bytes)
 /* A message that speaks of it. */
 static inline struct pki_msg pki_xfer_message(const struct pki_xfer *xfer, enum pki_msg_kind kind)
 {
-    return (struct pki_msg){ .kind = (uint8_t)kind, .flags = xfer->id.flags, .index = xfer->id.index,
-                             .sig = xfer->id.sig, .op = xfer->id.op, .bytes = xfer->bytes };
+    return (struct pki_msg){ .kind = (uint8_t)kind,
+                             .flags = xfer->id.flags,
+                             .index = xfer->id.index,
+                             .sig = xfer->id.sig,
+                             .op = xfer->id.op,
+                             .bytes = xfer->bytes };
 }
 
 void pki_xfer_post(struct pki_xfer *xfer);
@@ -86,10 +93,10 @@ void pki_xfer_post(struct pki_xfer *xfer);
 pk_result_t pki_xfer_put(struct pki_xfer *xfer, struct pki_queue *queue);
 void pki_xfer_progressed(struct pki_xfer *xfer);
 void pki_send_advance(struct pki_xfer *xfer);
-void pki_send_eager(struct pki_xfer *xfer);      /* these three begin a send; */
+void pki_send_eager(struct pki_xfer *xfer); /* these three begin a send; */
 void pki_send_eager_put(struct pki_xfer *xfer);
 void pki_send_rendezvous(struct pki_xfer *xfer);
-void pki_recv_eager(struct pki_xfer *xfer);      /* and these a receive */
+void pki_recv_eager(struct pki_xfer *xfer); /* and these a receive */
 void pki_recv_eager_put(struct pki_xfer *xfer);
 void pki_recv_bounce(struct pki_xfer *xfer);
 void pki_recv_rendezvous(struct pki_xfer *xfer);
@@ -115,17 +122,17 @@ bool pki_put_refused(const struct pki_xfer *xfer, pk_result_t result);
 /* coop.c: long transfers of host memory that both ends move */
 /* receive: take a slot for the grant, if it may be shared */
 void pki_coop_reserve(struct pki_xfer *xfer);
-pk_result_t pki_coop_offer(struct pki_xfer *xfer);                           /* send */
-void pki_coop_get(struct pki_xfer *xfer);                                    /* receive */
-bool pki_coop_get_ended(struct pki_put *get); /* receive: what it has pulled has landed, or not; true: it has progressed */
-bool pki_coop_may_get(const struct pki_xfer *xfer);                          /* receive that combines */
+pk_result_t pki_coop_offer(struct pki_xfer *xfer);  /* send */
+void pki_coop_get(struct pki_xfer *xfer);           /* receive */
+bool pki_coop_get_ended(struct pki_put *get);       /* receive: what it has pulled has landed, or not; true: it has progressed */
+bool pki_coop_may_get(const struct pki_xfer *xfer); /* receive that combines */
 /* send, granted; else it goes through the control channel */
 bool pki_coop_pays(const struct pki_xfer *xfer);
 /* Two copies through the control channel take less time than one by the kernel, as of now. */
 bool pki_coop_is_near(const struct pki_xfer *xfer);
 /* All ranks move as much as any other at the same time: nobody has time to help. */
 bool pki_coop_is_even(const struct pki_xfer *xfer);
-void pki_coop_offered(struct pki_xfer *xfer, const struct pki_msg *offer);   /* receive */
+void pki_coop_offered(struct pki_xfer *xfer, const struct pki_msg *offer); /* receive */
 void pki_coop_advance(struct pki_xfer *xfer);
 void pki_coop_piece_done(struct pki_xfer *xfer);
 /* The kernel does not copy for the receiver any more: it asks for DATA, and the sender hears of it. */
@@ -171,7 +178,8 @@ void pki_bounce_close(struct pki_engine *engine);
  * the host: by copy engines, where any other copy would be a kernel. */
 bool pki_bounce_copies(const struct pki_engine *engine, enum pki_coll coll, const struct pki_plan *plan);
 /* Through one slot of those of sends, which the queue's order alone guards: nothing else uses it. */
-pk_result_t pki_bounce_copy(struct pki_engine *engine, const struct pki_queue *queue, int slot, char *dst, const char *src, size_t bytes);
+pk_result_t pki_bounce_copy(struct pki_engine *engine, const struct pki_queue *queue, int slot, char *dst, const char *src,
+                            size_t bytes);
 
 /* self.c: a transfer from this rank to itself */
 void pki_self_advance(struct pki_xfer *xfer);
@@ -183,7 +191,7 @@ void pki_ll_unimport(struct pki_peer *peer);
 /* Gives up its memory, and that of peers in the same process: the last that has it frees it. */
 void pki_ll_close(struct pki_engine *engine);
 bool pki_ll_take(struct pki_ll_ring *ring, size_t bytes, int *place, uint32_t *flag); /* false: no room now */
-void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag); /* again: nothing happens */
+void pki_ll_give(struct pki_ll_ring *ring, uint32_t flag);                            /* again: nothing happens */
 /* As pki_ll_take; waits for a moment for messages of this peer that are about to end. */
 bool pki_ll_take_soon(struct pki_engine *engine, struct pki_peer *peer, size_t bytes, int *place, uint32_t *flag);
 uint32_t pki_ll_ctas(const struct pki_engine *engine, size_t bytes);

@@ -29,8 +29,9 @@ static void broken(struct pki_xfer *xfer, const struct pki_msg *msg)
 {
     struct pki_where where = pki_engine_where(xfer->engine, xfer->peer->rank, xfer->user.task);
 
-    (void)pki_fail(PK_ERR_INTERNAL, &where, "message of kind %u does not fit its transfer (offset %llu, payload %u, of %zu bytes)",
-                   (unsigned)msg->kind, (unsigned long long)msg->offset, (unsigned)msg->payload, xfer->bytes);
+    (void)pki_fail(PK_ERR_INTERNAL, &where,
+                   "message of kind %u does not fit its transfer (offset %llu, payload %u, of %zu bytes)", (unsigned)msg->kind,
+                   (unsigned long long)msg->offset, (unsigned)msg->payload, xfer->bytes);
     pki_engine_poison(xfer->engine, PK_ERR_INTERNAL, true);
 }
 
@@ -441,7 +442,7 @@ static void await_eager_put(struct pki_xfer *xfer)
 
 void pki_recv_advance(struct pki_xfer *xfer)
 {
-    static void (*const advance[])(struct pki_xfer *xfer) = {
+    static void (*const advance[])(struct pki_xfer * xfer) = {
         [PKI_XFER_UNPOSTED] = NULL, /* until its buffer is free */
         [PKI_XFER_SAY] = begin,
         [PKI_XFER_WAIT] = await_bytes,

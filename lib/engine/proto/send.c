@@ -148,8 +148,8 @@ static void fill_put(struct pki_xfer *xfer, struct pki_put *put, size_t len)
 
 static bool goes_in_large_puts(const struct pki_xfer *xfer)
 {
-    return xfer->kind == PKI_MEM_HOST && xfer->path->can_put && xfer->bytes >= pki_tuning.p2p.even_put_bytes && pki_coop_is_even(xfer) &&
-           !pki_coop_is_near(xfer);
+    return xfer->kind == PKI_MEM_HOST && xfer->path->can_put && xfer->bytes >= pki_tuning.p2p.even_put_bytes &&
+           pki_coop_is_even(xfer) && !pki_coop_is_near(xfer);
 }
 
 static bool takes_more(const struct pki_xfer *xfer)
@@ -438,18 +438,13 @@ static void await_grant(struct pki_xfer *xfer)
 
 void pki_send_advance(struct pki_xfer *xfer)
 {
-    static void (*const advance[])(struct pki_xfer *xfer) = {
-        [PKI_XFER_UNPOSTED] = begin,
-        [PKI_XFER_LOOK] = start_protocol,
-        [PKI_XFER_SAY] = start_protocol,
-        [PKI_XFER_WAIT] = await_grant,
-        [PKI_XFER_MOVE] = move,
-        [PKI_XFER_EAGER_PUT] = move,
-        [PKI_XFER_DATA] = move,
-        [PKI_XFER_COOP] = pki_coop_advance,
+    static void (*const advance[])(struct pki_xfer * xfer) = {
+        [PKI_XFER_UNPOSTED] = begin,     [PKI_XFER_LOOK] = start_protocol,
+        [PKI_XFER_SAY] = start_protocol, [PKI_XFER_WAIT] = await_grant,
+        [PKI_XFER_MOVE] = move,          [PKI_XFER_EAGER_PUT] = move,
+        [PKI_XFER_DATA] = move,          [PKI_XFER_COOP] = pki_coop_advance,
         [PKI_XFER_GET] = NULL, /* the receiver says when it has all */
-        [PKI_XFER_STREAM] = watch,
-        [PKI_XFER_DONE] = NULL,
+        [PKI_XFER_STREAM] = watch,       [PKI_XFER_DONE] = NULL,
     };
 
     if (advance[xfer->state] != NULL)

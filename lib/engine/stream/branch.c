@@ -3,7 +3,6 @@
 #include "engine/stream/branch.h"
 #include "engine/stream/stream.h"
 
-
 /* When it is first used: from the streams that the device has made for that. */
 static bool is_open(struct pki_engine *e, struct pki_branch *b)
 {

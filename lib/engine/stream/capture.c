@@ -132,8 +132,10 @@ static pk_result_t wait_how(struct pki_engine *e, enum pki_wait_how *how)
     e->gpu->ops->info(e->gpu, &info);
     *how = info.connections <= PKI_FEW_QUEUES ? PKI_WAIT_KERNEL : PKI_WAIT_VALUE;
     if (*how == PKI_WAIT_KERNEL && e->config.sm_policy == PK_SM_NONE)
-        return pki_fail(PK_ERR_NEEDS_SM, NULL, "capture with CUDA_DEVICE_MAX_CONNECTIONS=%d: a waiting graph would stop every kernel of "
-                        "the process; set it to 8 or more, or allow kernels", info.connections);
+        return pki_fail(PK_ERR_NEEDS_SM, NULL,
+                        "capture with CUDA_DEVICE_MAX_CONNECTIONS=%d: a waiting graph would stop every kernel of "
+                        "the process; set it to 8 or more, or allow kernels",
+                        info.connections);
     return PK_OK;
 }
 
@@ -254,8 +256,12 @@ static pk_result_t enroll_transfer(struct pki_engine *e, struct capture_part *pa
 
 static pk_result_t grant(struct pki_engine *e, struct captured *c)
 {
-    struct pki_msg msg = { .kind = PKI_MSG_CTS, .flags = c->flags | PKI_MSG_FLAG_DEVICE, .index = c->index, .sig = c->sig,
-                           .op = c->op, .bytes = c->bytes };
+    struct pki_msg msg = { .kind = PKI_MSG_CTS,
+                           .flags = c->flags | PKI_MSG_FLAG_DEVICE,
+                           .index = c->index,
+                           .sig = c->sig,
+                           .op = c->op,
+                           .bytes = c->bytes };
     uint64_t until = deadline(e);
     pk_result_t result = pki_graph_slot(c);
 
@@ -284,8 +290,8 @@ static pk_result_t disagree(struct pki_engine *e, const struct captured *c, cons
         (void)pki_fail(PK_ERR_MISMATCH, &where, "captured: ranks %d and %d disagree on operation, type, count, reduction or root",
                        e->config.rank, c->peer->rank);
     else
-        (void)pki_fail(PK_ERR_MISMATCH, &where, "captured: rank %d sends %zu bytes, rank %d receives %llu", e->config.rank, c->bytes,
-                       c->peer->rank, (unsigned long long)msg->bytes);
+        (void)pki_fail(PK_ERR_MISMATCH, &where, "captured: rank %d sends %zu bytes, rank %d receives %llu", e->config.rank,
+                       c->bytes, c->peer->rank, (unsigned long long)msg->bytes);
     pki_engine_poison(e, PK_ERR_MISMATCH, true);
     return PK_ERR_MISMATCH;
 }
@@ -303,7 +309,8 @@ static pk_result_t map_target(struct pki_engine *e, struct captured *c, const st
         if (result != PK_OK)
             return result;
     }
-    if (result == PK_OK && c->peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE]->same_process && pki_retained_take((void *)(uintptr_t)c->remote))
+    if (result == PK_OK && c->peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE]->same_process &&
+        pki_retained_take((void *)(uintptr_t)c->remote))
         c->held = (void *)(uintptr_t)c->remote;
     c->remote += msg->offset;
     return result;
@@ -387,9 +394,12 @@ void pki_record_done(struct capture_recorder *r, struct captured *c)
 void pki_record_send(struct capture_recorder *r, struct captured *c)
 {
     struct pki_ep *path = c->peer->path[PKI_MEM_DEVICE][PKI_MEM_DEVICE];
-    struct pki_put put = {
-        .ep = path, .src = c->addr, .remote = c->remote, .bytes = c->bytes, .done_remote = { &c->slot->done, 1 }, .queue = r->queue
-    };
+    struct pki_put put = { .ep = path,
+                           .src = c->addr,
+                           .remote = c->remote,
+                           .bytes = c->bytes,
+                           .done_remote = { &c->slot->done, 1 },
+                           .queue = r->queue };
 
     add(r, PKI_SIGNAL_WAIT_EQ, &c->slot->start, 1);
     add(r, PKI_SIGNAL_WRITE, &c->slot->start, 0);

@@ -15,10 +15,10 @@ struct capture_part {
     struct pki_task *task;      /* collectives: its plan and its blocks; never started */
     struct pki_moment *moments; /* collectives */
     uint32_t nmoments;
-    struct captured **xfers;    /* [steps of the plan], NULL where a step is none; of a message one; NULL: to this rank itself */
+    struct captured **xfers; /* [steps of the plan], NULL where a step is none; of a message one; NULL: to this rank itself */
     uint32_t nxfers;
-    int scratch;                /* of engine->mem.graph_scratch; -1: none */
-    const void *own;            /* receive from this rank itself: what its send has */
+    int scratch;     /* of engine->mem.graph_scratch; -1: none */
+    const void *own; /* receive from this rank itself: what its send has */
 };
 
 struct pki_capture {

@@ -14,7 +14,6 @@
 #include "engine/stream/move.h"
 #include "engine/stream/stream.h"
 
-
 static bool is_transfer(const struct pki_step *step)
 {
     return step->kind == PKI_STEP_SEND || step->kind == PKI_STEP_RECV || step->kind == PKI_STEP_RECV_REDUCE;
@@ -419,7 +418,8 @@ static uint32_t first_of_last_level(const struct pki_task *task)
     const struct pki_moment *m = task->run.entry->moments;
     uint32_t n = task->run.entry->nmoments, first = n;
 
-    while (first > 0 && m[first - 1].level == m[n - 1].level && (m[first - 1].kind == PKI_MOMENT_DONE || m[first - 1].kind == PKI_MOMENT_FREE))
+    while (first > 0 && m[first - 1].level == m[n - 1].level &&
+           (m[first - 1].kind == PKI_MOMENT_DONE || m[first - 1].kind == PKI_MOMENT_FREE))
         first--;
     return first;
 }

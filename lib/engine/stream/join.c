@@ -61,8 +61,10 @@ static pk_result_t wait_by_kernel(struct pki_task *task)
         if (pki_now_ns() < until)
             continue;
         atomic_store(&timeout_ns, atomic_load(&timeout_ns) / 2 + 1);
-        return pki_fail(PK_ERR_UNSUPPORTED, NULL, "%s in a cuda stream: %d kernels that wait for peers are in streams of this process, as many as a gpu "
-                        "has room for; with more, no other kernel could start", pki_task_name(task), PKI_WAITING_KERNELS);
+        return pki_fail(PK_ERR_UNSUPPORTED, NULL,
+                        "%s in a cuda stream: %d kernels that wait for peers are in streams of this process, as many as a gpu "
+                        "has room for; with more, no other kernel could start",
+                        pki_task_name(task), PKI_WAITING_KERNELS);
     }
     atomic_store(&timeout_ns, PKI_ROOM_NS);
     return PK_OK;
@@ -84,9 +86,12 @@ static pk_result_t choose_wait(struct pki_task *task)
                         "%s in a cuda stream: with CUDA_DEVICE_MAX_CONNECTIONS=%d a waiting stream stops every "
                         "kernel of the process, so the wait needs a kernel; set it to 8 or more, or allow kernels",
                         pki_task_name(task), e->limits.connections);
-    return pki_fail(PK_ERR_NEEDS_SM, NULL, "%s in a cuda stream: operations are pending in %d streams, as many as %d hardware queues "
-                    "and %d copy queues allow (CUDA_DEVICE_MAX_CONNECTIONS, CUDA_DEVICE_MAX_COPY_CONNECTIONS); one more needs a kernel to "
-                    "wait", pki_task_name(task), limit, e->limits.connections, e->limits.channels);
+    return pki_fail(
+        PK_ERR_NEEDS_SM, NULL,
+        "%s in a cuda stream: operations are pending in %d streams, as many as %d hardware queues "
+        "and %d copy queues allow (CUDA_DEVICE_MAX_CONNECTIONS, CUDA_DEVICE_MAX_COPY_CONNECTIONS); one more needs a kernel to "
+        "wait",
+        pki_task_name(task), limit, e->limits.connections, e->limits.channels);
 }
 
 /* The operation begins when the stream has come to its end, and the call waits for it. */
@@ -95,8 +100,10 @@ static void do_within_call(struct pki_task *task)
     static atomic_bool said;
 
     if (!atomic_exchange(&said, true))
-        pki_log(PKI_LOG_WARN, NULL, "with CUDA_DEVICE_MAX_CONNECTIONS=%d reductions and copies inside the gpu are done within the call: "
-                "set it to 8 or more", task->engine->limits.connections);
+        pki_log(PKI_LOG_WARN, NULL,
+                "with CUDA_DEVICE_MAX_CONNECTIONS=%d reductions and copies inside the gpu are done within the call: "
+                "set it to 8 or more",
+                task->engine->limits.connections);
     pki_task_enter(task, PKI_TASK_AFTER_STREAM);
     task->request.stream = PK_BLOCKING;
 }
@@ -159,8 +166,8 @@ pk_result_t pki_stream_admit(struct pki_task *task)
 
 void pki_stream_copies(struct pki_task *task)
 {
-    if (task->engine->config.size == 2 || task->engine->gpu == NULL || pki_task_is_fused(task) ||
-        pki_task_is_to_self(task) || task->cuda.how == PKI_WAIT_SERVE)
+    if (task->engine->config.size == 2 || task->engine->gpu == NULL || pki_task_is_fused(task) || pki_task_is_to_self(task) ||
+        task->cuda.how == PKI_WAIT_SERVE)
         return;
     if (task->kind != PKI_MEM_DEVICE && !pki_task_is_mixed(task))
         return;

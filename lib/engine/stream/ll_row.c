@@ -9,7 +9,8 @@
 #include "engine/stream/stream.h"
 
 /* One message more: is it still a row that may be launched at once? */
-static bool belongs(const struct pki_engine *e, const struct pki_ll_row *row, const struct pki_task *task, const struct pki_ll_op *op)
+static bool belongs(const struct pki_engine *e, const struct pki_ll_row *row, const struct pki_task *task,
+                    const struct pki_ll_op *op)
 {
     bool mixed = row->sends > 0 && (row->sends < row->n || !op->send);
 

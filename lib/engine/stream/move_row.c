@@ -47,7 +47,9 @@ void pki_move_row_add(struct pki_task *task, struct pki_xfer *xfer)
     row->queue = task->cuda.queue;
     row->ops[row->n++] = (struct pki_move_op){ .src = (const void *)(xfer->is_send ? here : there), /* NOLINT: mapped */
                                                .dst = (void *)(xfer->is_send ? there : here),       /* NOLINT */
-                                               .bytes = xfer->bytes, .start = xfer->signals.start, .done = xfer->signals.finish,
+                                               .bytes = xfer->bytes,
+                                               .start = xfer->signals.start,
+                                               .done = xfer->signals.finish,
                                                .arrived = pki_ll_moved(e, xfer) };
     row->ctas += ctas_of(xfer->bytes);
     e->stats.moves++;

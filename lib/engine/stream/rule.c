@@ -35,7 +35,8 @@ static bool any_by_kernel(const struct pki_rule_part *parts, int n)
     return false;
 }
 
-void pki_rule(const struct pki_rule_part *parts, int n, bool kernels, struct pki_rule_channels *channels, enum pki_rule_place *places)
+void pki_rule(const struct pki_rule_part *parts, int n, bool kernels, struct pki_rule_channels *channels,
+              enum pki_rule_place *places)
 {
     bool in_a_row = may_stand(parts, n) && !(kernels && any_by_kernel(parts, n));
 

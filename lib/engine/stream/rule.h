@@ -30,7 +30,7 @@ struct pki_rule_channels {
 enum pki_rule_place {
     PKI_RULE_COPY_FIRST, /* in the stream, in front of those that wait */
     PKI_RULE_BESIDE,
-    PKI_RULE_COPY        /* in the stream, behind its wait; not where anything that waits is BESIDE */
+    PKI_RULE_COPY /* in the stream, behind its wait; not where anything that waits is BESIDE */
 };
 
 /* kernels: what is BESIDE is moved by one. */

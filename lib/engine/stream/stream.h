@@ -13,8 +13,8 @@ void pki_stream_launch(struct pki_task *task);       /* a fused collective's ker
 void pki_stream_end(struct pki_task *task, struct pki_list *made); /* waits, for all of `made` in the same stream at once */
 /* What the stream of this task waits for at the end of the call: two kernels in a row that wait would hold a queue. */
 void pki_stream_wait_for_all(struct pki_task *any, struct pki_list *made);
-void pki_stream_copies(struct pki_task *task);       /* copies of callers' streams must not stand before its own */
-void pki_stream_left(struct pki_task *task);         /* the task has ended: its wait is over */
+void pki_stream_copies(struct pki_task *task); /* copies of callers' streams must not stand before its own */
+void pki_stream_left(struct pki_task *task);   /* the task has ended: its wait is over */
 void pki_stream_look_for_cts(struct pki_xfer *xfer);
 /* The copy of a transfer whose signal the stream has waited for, and the word behind it. */
 pk_result_t pki_stream_put(struct pki_task *task, struct pki_xfer *xfer, bool joined);
@@ -41,7 +41,7 @@ bool pki_stream_plan_begin(struct pki_task *task);
 void pki_stream_plan_open(struct pki_task *task);
 void pki_stream_plan_move(struct pki_task *task);
 void pki_stream_plan_end(const struct pki_task *task); /* waits */
-void pki_stream_plan_close(struct pki_task *task); /* and behind them */
+void pki_stream_plan_close(struct pki_task *task);     /* and behind them */
 
 /* capture.c */
 /* Nothing has happened when this refuses; the others follow as engine.h says. */

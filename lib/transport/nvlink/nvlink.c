@@ -22,7 +22,7 @@ extern const struct pki_transport pki_transport_nvlink;
 
 #define MAGIC 0x4b4e4c31u /* "KNL1": version 1 of the greeting */
 
-#define WORD_STRIDE 64       /* bytes: GPUs write words of different peers, the CPU polls them all */
+#define WORD_STRIDE 64 /* bytes: GPUs write words of different peers, the CPU polls them all */
 #define DRAIN_NS (5 * PKI_NS_PER_S)
 
 struct greeting {
@@ -47,8 +47,8 @@ struct nvlink_iface {
     struct pki_device *device;
     uint8_t *words; /* one count for each rank and two more, WORD_STRIDE apart, host_registered */
     size_t words_bytes;
-    struct pki_list busy; /* copy queues with puts in flight */
-    struct copy_queue bulk; /* transfers of 1 MiB and more to other GPUs, one after another */
+    struct pki_list busy;      /* copy queues with puts in flight */
+    struct copy_queue bulk;    /* transfers of 1 MiB and more to other GPUs, one after another */
     struct copy_queue ordered; /* those that kernels copy, which wait in streams */
 };
 

@@ -32,12 +32,16 @@ static pk_result_t broken(struct pki_ep *ep, const char *what, uint32_t number, 
 
 void pki_shm_rx_init(struct pki_shm_rx *rx, struct pki_shm_inbox *mine)
 {
-    *rx = (struct pki_shm_rx){ .cells = mine->cells, .data = mine->data, .taken = &mine->header.taken, .probe = &mine->header.probe };
+    *rx = (struct pki_shm_rx){
+        .cells = mine->cells, .data = mine->data, .taken = &mine->header.taken, .probe = &mine->header.probe
+    };
 }
 
 void pki_shm_tx_init(struct pki_shm_tx *tx, struct pki_shm_inbox *theirs, uint32_t data_used, uintptr_t owner_inbox)
 {
-    *tx = (struct pki_shm_tx){ .cells = theirs->cells, .data = theirs->data, .data_used = data_used, .taken = &theirs->header.taken };
+    *tx = (struct pki_shm_tx){
+        .cells = theirs->cells, .data = theirs->data, .data_used = data_used, .taken = &theirs->header.taken
+    };
     tx->wake_word = &theirs->header.wake_word;
     tx->probe = &theirs->header.probe;
     tx->owner_cells = owner_inbox == 0 ? 0 : owner_inbox + offsetof(struct pki_shm_inbox, cells);
@@ -225,7 +229,8 @@ static void write_message(struct pki_shm_ep *shm, const struct pki_msg *msg, con
     struct pki_shm_tx *tx = &shm->tx;
     struct pki_shm_cell *cell = &tx->cells[tx->next & CELL_MASK];
     bool is_long = msg->kind != PKI_MSG_EAGER;
-    uint32_t shape = msg->payload | (is_long ? PKI_SHM_SHAPE_LONG : 0) | target->shape | shm->rx.next << PKI_SHM_SHAPE_TAKEN_SHIFT;
+    uint32_t shape =
+        msg->payload | (is_long ? PKI_SHM_SHAPE_LONG : 0) | target->shape | shm->rx.next << PKI_SHM_SHAPE_TAKEN_SHIFT;
 
     write_words(cell, msg, is_long);
     if (is_probe(tx->next, is_long))

@@ -35,7 +35,8 @@ static bool can_make_inbox(struct pki_probe *probe)
     if (fd < 0)
         snprintf(probe->reason, sizeof probe->reason, "memfd_create: %s", strerror(error));
     else if (!resized)
-        snprintf(probe->reason, sizeof probe->reason, "ftruncate to %zu bytes: %s%s", sizeof(struct pki_shm_inbox), strerror(error), pki_memfd_hint(error));
+        snprintf(probe->reason, sizeof probe->reason, "ftruncate to %zu bytes: %s%s", sizeof(struct pki_shm_inbox),
+                 strerror(error), pki_memfd_hint(error));
     if (fd >= 0)
         close(fd);
     return resized;
@@ -100,7 +101,8 @@ static pk_result_t inbox_make(struct pki_shm_ep *shm)
     if (shm->inbox_fd < 0)
         return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: memfd_create of an inbox");
     if (!pki_memfd_resize(shm->inbox_fd, sizeof *shm->mine))
-        return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: ftruncate of an inbox to %zu bytes%s", sizeof *shm->mine, pki_memfd_hint(errno));
+        return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: ftruncate of an inbox to %zu bytes%s", sizeof *shm->mine,
+                              pki_memfd_hint(errno));
     if (fcntl(shm->inbox_fd, F_ADD_SEALS, SEALS) != 0)
         return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: seals of an inbox");
     return inbox_map(&shm->base, shm->inbox_fd, "own", &shm->mine);
@@ -262,7 +264,8 @@ static pk_result_t map_memfd(struct pki_ep *ep, const struct pki_export *in, uin
         return PK_OK;
     }
     if (in->pieces != 1 || in->fds == NULL || in->bytes == 0 || !pki_memfd_is_safe(in->fds[0], in->bytes))
-        return pki_fail(PK_ERR_PEER, &where, "over shm: its shareable memory of %llu bytes is not", (unsigned long long)in->bytes);
+        return pki_fail(PK_ERR_PEER, &where, "over shm: its shareable memory of %llu bytes is not",
+                        (unsigned long long)in->bytes);
     at = mmap(NULL, in->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, in->fds[0], 0);
     if (at == MAP_FAILED)
         return pki_fail_errno(PK_ERR_SYSTEM, &where, "over shm: mmap of %llu bytes of the peer's", (unsigned long long)in->bytes);

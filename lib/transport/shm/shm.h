@@ -110,16 +110,16 @@ struct pki_shm_hello {
     uint64_t nonce_address; /* in the owner's process, of private memory that holds: */
     uint8_t nonce[PKI_SHM_NONCE_BYTES];
     uint32_t fast_copy; /* 0 or 1: the kernel copies fast, as measured */
-    uint32_t reserved; /* 0 */
+    uint32_t reserved;  /* 0 */
 };
 
 struct pki_shm_iface {
     struct pki_iface base;
     struct pki_list eps;     /* that are connected */
     struct pki_list refused; /* puts and gets whose peer has failed: its engine says why, and they end with this rank's */
-    uint32_t data_used; /* of a peer's data area */
-    bool crowded;       /* this rank has no CPU of its own */
-    bool said_refused;  /* the kernel has refused to copy since init, and a line has warned of it */
+    uint32_t data_used;      /* of a peer's data area */
+    bool crowded;            /* this rank has no CPU of its own */
+    bool said_refused;       /* the kernel has refused to copy since init, and a line has warned of it */
 };
 
 /* Reader of the own inbox. */
@@ -128,9 +128,9 @@ struct pki_shm_rx {
     const unsigned char *data;
     _Atomic uint64_t *taken;
     const _Atomic uint32_t *probe;
-    uint32_t probed;    /* what it said when it was read last */
-    uint32_t next;      /* number of the next message */
-    uint32_t data_end;  /* position behind the last payload seen */
+    uint32_t probed;        /* what it said when it was read last */
+    uint32_t next;          /* number of the next message */
+    uint32_t data_end;      /* position behind the last payload seen */
     uint32_t reported_next; /* what `taken` says */
     uint32_t reported_data;
 };
@@ -147,9 +147,9 @@ struct pki_shm_tx {
     uint32_t data_used;  /* of the data area, from its beginning on: no more pages of it are touched */
     uint32_t taken_next; /* what `taken` said when last read */
     uint32_t taken_data;
-    uint32_t heard;      /* how many the peer has taken, as its messages said; never too many */
-    int32_t far;         /* above 0: the cores share no cache, as the time that reading took says */
-    bool crowded;        /* this rank has no CPU of its own */
+    uint32_t heard;        /* how many the peer has taken, as its messages said; never too many */
+    int32_t far;           /* above 0: the cores share no cache, as the time that reading took says */
+    bool crowded;          /* this rank has no CPU of its own */
     uintptr_t owner_cells; /* where the owner has the cells mapped, in the same process; else 0 */
 };
 

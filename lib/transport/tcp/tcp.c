@@ -153,8 +153,10 @@ static pk_result_t tcp_ep_init(struct pki_ep *base, struct pki_blob *mine)
 {
     struct pki_tcp_ep *ep = pki_tcp_ep_of(base);
     struct pki_tcp_iface *iface = pki_tcp_iface_of(base->iface);
-    struct pki_tcp_peer_info peer_info = { .sockets = iface->params.sockets, .window = iface->params.window,
-                                           .chunk_bytes = iface->params.chunk_bytes, .addresses = iface->own.count,
+    struct pki_tcp_peer_info peer_info = { .sockets = iface->params.sockets,
+                                           .window = iface->params.window,
+                                           .chunk_bytes = iface->params.chunk_bytes,
+                                           .addresses = iface->own.count,
                                            .near = iface->own.near };
     const struct pki_net *net = iface->net;
 

@@ -91,7 +91,10 @@ static uint32_t fixed_bytes(const unsigned char *bytes, uint32_t count)
 
 bool pki_tcp_get_msg(const unsigned char *bytes, uint32_t count, struct pki_msg *msg, const unsigned char **payload)
 {
-    struct pki_msg m = { .kind = bytes[0], .flags = bytes[1], .index = pki_get_u16(bytes + 2), .sig = pki_get_u32(bytes + 4),
+    struct pki_msg m = { .kind = bytes[0],
+                         .flags = bytes[1],
+                         .index = pki_get_u16(bytes + 2),
+                         .sig = pki_get_u32(bytes + 4),
                          .op = pki_get_u64(bytes + 8) };
     uint32_t fixed = fixed_bytes(bytes, count);
 
@@ -155,8 +158,11 @@ bool pki_tcp_get_chunk(const unsigned char bytes[PKI_TCP_DATA_HEAD_BYTES], struc
     if (!pki_tcp_get_header(bytes, &frame) || frame.type != PKI_TCP_DATA || from[1] != 0 ||
         !is_zero(from + 24, PKI_TCP_DATA_BYTES - 24))
         return false;
-    *chunk = (struct pki_tcp_chunk){ .flags = from[0], .index = pki_get_u16(from + 2), .sig = pki_get_u32(from + 4),
-                                     .op = pki_get_u64(from + 8), .offset = pki_get_u64(from + 16),
+    *chunk = (struct pki_tcp_chunk){ .flags = from[0],
+                                     .index = pki_get_u16(from + 2),
+                                     .sig = pki_get_u32(from + 4),
+                                     .op = pki_get_u64(from + 8),
+                                     .offset = pki_get_u64(from + 16),
                                      .bytes = frame.bytes - PKI_TCP_DATA_BYTES };
     return (chunk->flags & CHUNK_EAGER_PUT) == 0 || get_eager_put(chunk);
 }

@@ -103,7 +103,7 @@ static inline uint64_t pki_tcp_get_close(const unsigned char bytes[PKI_TCP_CLOSE
 
 struct pki_tcp_peer_info {
     uint32_t sockets, window, chunk_bytes;
-    uint32_t addresses, near; /* of them those to be used first */
+    uint32_t addresses, near;                           /* of them those to be used first */
     struct sockaddr_storage address[PKI_TCP_ADDRESSES]; /* without a scope: that is each host's own */
 };
 

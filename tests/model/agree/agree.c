@@ -14,8 +14,8 @@
 #include "coll/agree.h"
 
 #define RANKS 9
-#define ROUNDS 2    /* agreements, one behind the other */
-#define QUEUE 128   /* messages of a pair that have not come */
+#define ROUNDS 2  /* agreements, one behind the other */
+#define QUEUE 128 /* messages of a pair that have not come */
 #define STEPS_MAX 20000
 #define MUTANT_SCHEDULES 200000 /* a mutant is found long before */
 #define LARGE 1024
@@ -31,8 +31,12 @@ enum rule {
     RULES
 };
 
-static const char *const names[RULES] = { "none", "who counts as dead is told", "a value goes to all before a rank returns",
-                                          "all hold a value before one returns", "messages of the dead are not taken", "views do not mix",
+static const char *const names[RULES] = { "none",
+                                          "who counts as dead is told",
+                                          "a value goes to all before a rank returns",
+                                          "all hold a value before one returns",
+                                          "messages of the dead are not taken",
+                                          "views do not mix",
                                           "what the dead have sent is taken first" };
 
 struct message {
@@ -49,9 +53,9 @@ struct queue {
 struct rank {
     struct pki_agree agree;
     uint64_t dead, view;
-    int begun;  /* agreements */
+    int begun;       /* agreements */
     bool died, left; /* left: it returned without a value */
-    bool suspected; /* it lives, and counts as dead */
+    bool suspected;  /* it lives, and counts as dead */
     uint64_t returned_view[ROUNDS];
     struct pki_agree_value returned[ROUNDS];
     bool has_returned[ROUNDS];
@@ -61,7 +65,7 @@ struct world {
     enum rule without;
     uint64_t random;
     int size;
-    bool losing;  /* the last messages of the dead may be lost */
+    bool losing;           /* the last messages of the dead may be lost */
     int kills, suspicions; /* left */
     int sends_left;        /* of the rank that is about to die; -1: none is */
     bool wrong;
@@ -84,7 +88,8 @@ static struct sender senders[RANKS];
 
 static bool is_told(const struct world *w, int to, const struct pki_agree_msg *msg)
 {
-    return (w->without != THE_DEAD_ARE_TOLD || (*msg->set >> to & 1) == 0) && (w->without != VALUES_GO_TO_ALL || msg->kind != PKI_AGREE_FLOOD);
+    return (w->without != THE_DEAD_ARE_TOLD || (*msg->set >> to & 1) == 0) &&
+           (w->without != VALUES_GO_TO_ALL || msg->kind != PKI_AGREE_FLOOD);
 }
 
 static void post(void *arg, int to, const struct pki_agree_msg *msg)
@@ -105,7 +110,8 @@ static void post(void *arg, int to, const struct pki_agree_msg *msg)
         w->wrong = true;
         return;
     }
-    q->at[q->tail++ % QUEUE] = (struct message){ .kind = msg->kind, .number = msg->number, .set = *msg->set, .value = msg->value };
+    q->at[q->tail++ % QUEUE] =
+        (struct message){ .kind = msg->kind, .number = msg->number, .set = *msg->set, .value = msg->value };
 }
 
 static uint64_t bits_of(int rank, int round)
@@ -141,7 +147,8 @@ static void begin(struct world *w, int r)
     rank->agree.view = &rank->view;
     rank->agree.send = post;
     rank->agree.arg = &senders[r];
-    rank->agree.mine = (struct pki_agree_value){ .all = bits_of(r, rank->begun), .last = (uint64_t)(r * 7 % RANKS), .calls = 1u << r };
+    rank->agree.mine =
+        (struct pki_agree_value){ .all = bits_of(r, rank->begun), .last = (uint64_t)(r * 7 % RANKS), .calls = 1u << r };
     rank->agree.mine.id[0] = (unsigned char)r;
     rank->begun++;
     pki_agree_begin(&rank->agree);
@@ -190,7 +197,8 @@ static bool may_notice(struct world *w, int r, int dead)
 {
     const struct rank *rank = &w->ranks[r];
 
-    if (r == dead || rank->died || rank->left || rank->begun == 0 || rank->has_returned[rank->begun - 1] || (rank->dead >> dead & 1) != 0)
+    if (r == dead || rank->died || rank->left || rank->begun == 0 || rank->has_returned[rank->begun - 1] ||
+        (rank->dead >> dead & 1) != 0)
         return false;
     if (!w->ranks[dead].died && !w->ranks[dead].left)
         return false;
@@ -243,8 +251,8 @@ static bool may_suspect(const struct world *w, int r, int other)
 {
     const struct rank *rank = &w->ranks[r];
 
-    return w->suspicions > 0 && r != other && !rank->died && !rank->left && rank->begun > 0 && !rank->has_returned[rank->begun - 1] &&
-           !w->ranks[other].died && !rank->suspected;
+    return w->suspicions > 0 && r != other && !rank->died && !rank->left && rank->begun > 0 &&
+           !rank->has_returned[rank->begun - 1] && !w->ranks[other].died && !rank->suspected;
 }
 
 static void run_event(struct world *w, struct event e)
@@ -407,7 +415,10 @@ static int check_without(enum rule rule, uint64_t seed)
 static struct {
     struct pki_agree ranks[LARGE];
     uint64_t sets[LARGE][2][LARGE / 64];
-    struct { int from, to; struct pki_agree_msg msg; } queue[8 * LARGE];
+    struct {
+        int from, to;
+        struct pki_agree_msg msg;
+    } queue[8 * LARGE];
     int head, tail, sent[LARGE];
 } large;
 
@@ -426,8 +437,14 @@ static int check_count(void)
     int most = 0, returned = 0;
 
     for (int r = 0; r < LARGE; r++) {
-        large.ranks[r] = (struct pki_agree){ .rank = r, .size = LARGE, .number = 1, .dead = large.sets[r][0], .view = large.sets[r][1],
-                                             .send = post_large, .arg = &large.ranks[r], .mine = { .all = UINT64_MAX } };
+        large.ranks[r] = (struct pki_agree){ .rank = r,
+                                             .size = LARGE,
+                                             .number = 1,
+                                             .dead = large.sets[r][0],
+                                             .view = large.sets[r][1],
+                                             .send = post_large,
+                                             .arg = &large.ranks[r],
+                                             .mine = { .all = UINT64_MAX } };
         pki_agree_begin(&large.ranks[r]);
     }
     for (; large.head < large.tail; large.head++)
@@ -436,8 +453,8 @@ static int check_count(void)
         most = large.sent[r] > most ? large.sent[r] : most;
         returned += large.ranks[r].state == PKI_AGREE_RETURNED;
     }
-    printf("%s%d of %d ranks returned; at most %d messages a rank, %d in all\n", returned == LARGE && most <= 6 ? "" : "FAILED: ", returned, LARGE, most,
-           large.tail);
+    printf("%s%d of %d ranks returned; at most %d messages a rank, %d in all\n",
+           returned == LARGE && most <= 6 ? "" : "FAILED: ", returned, LARGE, most, large.tail);
     return returned != LARGE || most > 6;
 }
 

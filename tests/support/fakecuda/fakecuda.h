@@ -76,7 +76,7 @@ struct fc_queue {
 
 struct fc_state {
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* an operation ended, a wait began or ended */
+    pthread_cond_t changed;                                    /* an operation ended, a wait began or ended */
     _Atomic enum fc_use { FC_UNUSED, FC_IN_USE, FC_LOST } use; /* since cuInit; lost in a forked process */
     int devices;
     int physical[FC_MAX_DEVICES]; /* of each ordinal, after CUDA_VISIBLE_DEVICES */
@@ -87,13 +87,13 @@ struct fc_state {
     bool trace, protect, corrupt;
     unsigned jitter_us, depth;
     struct fc_queue copy_queues[FC_QUEUES_MAX]; /* copies to other devices */
-    unsigned ncopy_queues; /* 0: they do not wait for one another */
+    unsigned ncopy_queues;                      /* 0: they do not wait for one another */
     struct fc_queue work_queues[FC_QUEUES_MAX]; /* kernels, memsets, words, copies inside a device */
-    unsigned nwork_queues; /* 0: as above */
-    unsigned stuck_s;     /* how long a call waits for streams before it says so */
-    const char *sync;     /* names of entry points that wait for the context as freeing does */
-    const char *hold;     /* names of those that keep the other threads' calls out */
-    struct fc_thread *holder; /* the thread that is in one of them */
+    unsigned nwork_queues;                      /* 0: as above */
+    unsigned stuck_s;                           /* how long a call waits for streams before it says so */
+    const char *sync;                           /* names of entry points that wait for the context as freeing does */
+    const char *hold;                           /* names of those that keep the other threads' calls out */
+    struct fc_thread *holder;                   /* the thread that is in one of them */
     size_t memory_bytes;
     atomic_ulong stats[FC_STATS];
 };
@@ -231,8 +231,8 @@ struct fc_op {
             uintptr_t dst, src;
             size_t bytes;
             bool dst_pageable, src_pageable;
-            bool crosses; /* from one device to another */
-            bool local;   /* inside one */
+            bool crosses;   /* from one device to another */
+            bool local;     /* inside one */
             void *snapshot; /* of a small pageable source, taken at the call */
         } copy;
         struct {
@@ -279,7 +279,7 @@ struct fc_stream {
     bool internal; /* a chain of a graph, or the library's own: no handle for the user */
     bool started, closing;
     bool by_copy_engine; /* the last that was put into it but words: a copy that leaves the device or comes to it */
-    unsigned pins; /* waiters that still look at it */
+    unsigned pins;       /* waiters that still look at it */
     pthread_cond_t work;
     struct fc_item *head, *tail;
     uint64_t submitted, completed;

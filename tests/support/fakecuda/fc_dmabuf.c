@@ -46,8 +46,9 @@ CUresult cuFlushGPUDirectRDMAWrites(CUflushGPUDirectRDMAWritesTarget target, CUf
 {
     CUresult result = fc_enter(__func__, FC_CTX);
 
-    if (result == CUDA_SUCCESS && (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX ||
-                                   (scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER && scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES)))
+    if (result == CUDA_SUCCESS &&
+        (target != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX ||
+         (scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER && scope != CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_ALL_DEVICES)))
         result = CUDA_ERROR_INVALID_VALUE;
     if (result == CUDA_SUCCESS && !fc_has_dmabuf())
         result = CUDA_ERROR_NOT_SUPPORTED;

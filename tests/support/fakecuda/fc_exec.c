@@ -230,9 +230,21 @@ static void run_write(const struct fc_op *op)
 
 bool fc_waits_for_ranks(const struct fc_kernel *kernel)
 {
-    static const char *const waiting[] = { PKI_KERNEL_SERVE, PKI_KERNEL_LL, PKI_KERNEL_LL_ROW, PKI_KERNEL_MOVE, PKI_KERNEL_EXCHANGE, PKI_KERNEL_FOLD,
-                                           PKI_KERNEL_RELAY, PKI_KERNEL_TWOSHOT, PKI_KERNEL_TWOSHOT_ANY, PKI_KERNEL_PUSH, PKI_KERNEL_PUSH_SUM, PKI_KERNEL_PAIR_EXCHANGE,
-                                           (PKI_KERNEL_PAIR_SUM "f32"), (PKI_KERNEL_PAIR_SUM "f16"), (PKI_KERNEL_PAIR_SUM "bf16") };
+    static const char *const waiting[] = { PKI_KERNEL_SERVE,
+                                           PKI_KERNEL_LL,
+                                           PKI_KERNEL_LL_ROW,
+                                           PKI_KERNEL_MOVE,
+                                           PKI_KERNEL_EXCHANGE,
+                                           PKI_KERNEL_FOLD,
+                                           PKI_KERNEL_RELAY,
+                                           PKI_KERNEL_TWOSHOT,
+                                           PKI_KERNEL_TWOSHOT_ANY,
+                                           PKI_KERNEL_PUSH,
+                                           PKI_KERNEL_PUSH_SUM,
+                                           PKI_KERNEL_PAIR_EXCHANGE,
+                                           (PKI_KERNEL_PAIR_SUM "f32"),
+                                           (PKI_KERNEL_PAIR_SUM "f16"),
+                                           (PKI_KERNEL_PAIR_SUM "bf16") };
 
     if (strncmp(kernel->name, PKI_KERNEL_REPLAY, strlen(PKI_KERNEL_REPLAY)) == 0)
         return true;
@@ -244,7 +256,8 @@ bool fc_waits_for_ranks(const struct fc_kernel *kernel)
 
 bool fc_waits_for_stream(const struct fc_kernel *kernel)
 {
-    return fc_waits_for_ranks(kernel) && strcmp(kernel->name, PKI_KERNEL_MOVE) != 0 && strcmp(kernel->name, PKI_KERNEL_SERVE) != 0;
+    return fc_waits_for_ranks(kernel) && strcmp(kernel->name, PKI_KERNEL_MOVE) != 0 &&
+           strcmp(kernel->name, PKI_KERNEL_SERVE) != 0;
 }
 
 /* The library's kernels that may wait for other ranks fill an SM with each block of more than a warp. They take SMs one by one, as a GPU places

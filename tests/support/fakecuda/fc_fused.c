@@ -316,7 +316,8 @@ void fc_run_fold(const struct fc_launch *l)
     blocks = malloc(f.args->size * f.args->bytes + 1);
     if (blocks == NULL)
         abort();
-    done = !f.fell && fc_fused_begin(&f) && send_blocks(&f) && (f.args->recv == 0 || fold_in(&f, type, blocks)) && fc_fused_headers(&f);
+    done = !f.fell && fc_fused_begin(&f) && send_blocks(&f) && (f.args->recv == 0 || fold_in(&f, type, blocks)) &&
+           fc_fused_headers(&f);
     free(blocks);
     fc_fused_end(&f, done, f.args->epoch);
 }

@@ -15,7 +15,7 @@ struct fc_fused {
     unsigned round;
     bool begun; /* its headers are out */
     bool quiet; /* another kernel follows and tells the CPU */
-    bool fell; /* the operation is done in another way */
+    bool fell;  /* the operation is done in another way */
 };
 
 bool fc_is_other(const struct fc_fused *f, uint32_t rank);
@@ -25,8 +25,8 @@ void fc_cells_write(void *cells, uint64_t pair, uint64_t data, uint32_t flag);
 bool fc_cells_read(void *cells, uint64_t pair, uint32_t flag, uint64_t *data);
 /* False: it has nothing to do, and leaves no word. */
 bool fc_fused_open(const struct fc_launch *l, struct fc_fused *f);
-bool fc_fused_begin(struct fc_fused *f);   /* sends the headers */
-bool fc_fused_headers(struct fc_fused *f); /* waits for the others' */
+bool fc_fused_begin(struct fc_fused *f);     /* sends the headers */
+bool fc_fused_headers(struct fc_fused *f);   /* waits for the others' */
 bool fc_fused_all_reach(struct fc_fused *f); /* headers are here: do all ranks have all buffers mapped? */
 /* Where `bytes` of rank p's buffer are, as its header says in `pair`; of this rank's own, which is at `own`. */
 char *fc_fused_place(struct fc_fused *f, uint32_t p, unsigned pair, uint64_t own, uint64_t at, uint64_t bytes);

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <time.h>
 
-
 /* --- pki_wait --- */
 
 static void run_pki_wait(const struct fc_launch *l)

@@ -12,10 +12,10 @@ static const struct {
     uint8_t bytes, exponent, mantissa; /* exponent 0: an integer */
     bool is_signed;
 } types[PK_DTYPE_COUNT] = {
-    [PK_INT8] = { 1, 0, 0, true },    [PK_UINT8] = { 1, 0, 0, false },   [PK_INT32] = { 4, 0, 0, true },
-    [PK_UINT32] = { 4, 0, 0, false }, [PK_INT64] = { 8, 0, 0, true },    [PK_UINT64] = { 8, 0, 0, false },
-    [PK_F16] = { 2, 5, 10, true },    [PK_BF16] = { 2, 8, 7, true },     [PK_F32] = { 4, 8, 23, true },
-    [PK_F64] = { 8, 11, 52, true },   [PK_F8E4M3] = { 1, 4, 3, true },   [PK_F8E5M2] = { 1, 5, 2, true },
+    [PK_INT8] = { 1, 0, 0, true },    [PK_UINT8] = { 1, 0, 0, false }, [PK_INT32] = { 4, 0, 0, true },
+    [PK_UINT32] = { 4, 0, 0, false }, [PK_INT64] = { 8, 0, 0, true },  [PK_UINT64] = { 8, 0, 0, false },
+    [PK_F16] = { 2, 5, 10, true },    [PK_BF16] = { 2, 8, 7, true },   [PK_F32] = { 4, 8, 23, true },
+    [PK_F64] = { 8, 11, 52, true },   [PK_F8E4M3] = { 1, 4, 3, true }, [PK_F8E5M2] = { 1, 5, 2, true },
 };
 
 size_t fc_element_bytes(pk_dtype_t type)

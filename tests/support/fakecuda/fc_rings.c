@@ -67,7 +67,8 @@ static char *theirs(const struct rings *s, uint32_t rank)
 
 static _Atomic uint64_t *mark_in(char *half, uint32_t r, uint32_t which)
 {
-    return (_Atomic uint64_t *)(void *)(half + PKI_FUSED_MARKS + (size_t)(PKI_FUSED_RING_MARKS * r + which) * PKI_FUSED_MARK_BYTES);
+    return (_Atomic uint64_t *)(void *)(half + PKI_FUSED_MARKS +
+                                        (size_t)(PKI_FUSED_RING_MARKS * r + which) * PKI_FUSED_MARK_BYTES);
 }
 
 static void mark(const struct rings *s, uint32_t ranks, uint32_t r, uint32_t which, uint32_t count)
@@ -238,7 +239,8 @@ static void run(const struct fc_launch *l, bool sums)
         return;
     rings_open(&s, &f, a->bytes);
     s.sums = sums;
-    done = !f.fell && reach(&f, a->send != 0 || own, a->in, a->in_stride > 0 ? a->in_stride * (a->size - 1) + a->bytes : a->bytes, &s.in) &&
+    done = !f.fell &&
+           reach(&f, a->send != 0 || own, a->in, a->in_stride > 0 ? a->in_stride * (a->size - 1) + a->bytes : a->bytes, &s.in) &&
            reach(&f, a->recv != 0, a->out, a->out_stride > 0 ? a->out_stride * (a->size - 1) + a->bytes : a->bytes, &s.out) &&
            fc_fused_begin(&f) && fc_fused_headers(&f);
     if (done)

@@ -73,8 +73,12 @@ static void do_unit(const struct server *s, const struct pki_order *order, uint3
         params[0] = &unit;
         fc_run_reduce(&part, (pk_dtype_t)order->type);
     } else if (order->kind == PKI_ORDER_SCALE) {
-        struct pki_scale_args args = { .dst = unit.dst, .src = unit.srcs[0], .factor = order->factor, .value = order->value,
-                                       .count = unit.count, .type = order->type };
+        struct pki_scale_args args = { .dst = unit.dst,
+                                       .src = unit.srcs[0],
+                                       .factor = order->factor,
+                                       .value = order->value,
+                                       .count = unit.count,
+                                       .type = order->type };
 
         params[0] = &args;
         fc_run_scale(&part);
@@ -135,7 +139,8 @@ static bool leaves(struct server *s)
     for (uint32_t i = 0; i < s->args->wait.n && i < PKI_WAIT_WORDS_MAX; i++) {
         const struct pki_wait_word *w = &s->args->wait.words[i];
 
-        shut = shut || !fc_word_open(fc_load32(s->words[i]), w->value, w->equal ? CU_STREAM_WAIT_VALUE_EQ : CU_STREAM_WAIT_VALUE_GEQ, 4);
+        shut = shut ||
+               !fc_word_open(fc_load32(s->words[i]), w->value, w->equal ? CU_STREAM_WAIT_VALUE_EQ : CU_STREAM_WAIT_VALUE_GEQ, 4);
     }
     if (s->abort_word != NULL && fc_load32(s->abort_word) != 0)
         return is_empty(s);

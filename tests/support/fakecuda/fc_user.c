@@ -17,7 +17,6 @@ static void *must(void *memory)
     return memory;
 }
 
-
 static void user_put(struct fc_user *user, unsigned count)
 {
     user->refs -= count;

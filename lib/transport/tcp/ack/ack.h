@@ -22,7 +22,7 @@ struct pki_tcp_acks {
 };
 
 struct pki_tcp_retransmit { /* copies of chunks whose puts did not wait (retransmit.c), in a ring: bytes [head, end) */
-    char *ring; /* NULL until there is one */
+    char *ring;             /* NULL until there is one */
     uint64_t head, end;
     uint64_t frames; /* of link 1 up to the last of them */
     bool never;      /* the connection has been made again: who leaves could not tell whether the last ones have come */

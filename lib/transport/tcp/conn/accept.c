@@ -111,8 +111,8 @@ static void show_out(struct pki_tcp_iface *iface, struct pki_tcp_unproven *unpro
     const struct pki_where where = { .rank = iface->rank, .peer = -1 };
 
     if (iface->accepting.dropped++ < WARNINGS)
-        pki_log(unproven->challenged ? PKI_LOG_WARN : PKI_LOG_INFO, &where,
-                "over tcp: dropped a connection that %s (%u so far)", why, iface->accepting.dropped);
+        pki_log(unproven->challenged ? PKI_LOG_WARN : PKI_LOG_INFO, &where, "over tcp: dropped a connection that %s (%u so far)",
+                why, iface->accepting.dropped);
     pki_tcp_source_remove(&unproven->source);
 }
 

@@ -12,9 +12,9 @@
 #include "transport/transport.h"
 #include "util/log.h"
 
-#define PKI_TCP_UNPROVEN_MAX 64       /* connections that have not proved themselves */
+#define PKI_TCP_UNPROVEN_MAX 64 /* connections that have not proved themselves */
 #define PKI_TCP_REPORT_BYTES 400
-#define PKI_TCP_TARGETS 16 /* addresses of a peer that are tried, link-local ones by each interface */
+#define PKI_TCP_TARGETS 16                    /* addresses of a peer that are tried, link-local ones by each interface */
 #define PKI_TCP_PROBE_NS (50 * PKI_NS_PER_MS) /* between looks whether the peer's process still listens */
 
 struct pki_tcp_ctrl;
@@ -56,12 +56,12 @@ struct pki_tcp_target { /* an address of the peer's, with the scope of this host
     int error; /* FAILED: errno; 0: closed by who listens there, or it is somebody else */
 };
 
-struct pki_tcp_targets { /* where a peer listens (targets.c), */
+struct pki_tcp_targets {  /* where a peer listens (targets.c), */
     uint32_t count, near; /* of them those to be used first */
     struct pki_tcp_target target[PKI_TCP_TARGETS];
-    int reached;            /* the one that has led to it; -1: none yet */
-    uint64_t connecting_ns; /* since when it is being connected, as far as this rank has looked */
-    bool said;              /* the log knows that this takes long */
+    int reached;                       /* the one that has led to it; -1: none yet */
+    uint64_t connecting_ns;            /* since when it is being connected, as far as this rank has looked */
+    bool said;                         /* the log knows that this takes long */
     char report[PKI_TCP_REPORT_BYTES]; /* base.report */
 };
 
@@ -87,7 +87,7 @@ enum pki_tcp_state {
     PKI_TCP_CONNECTING, /* the kernel connects */
     PKI_TCP_CHALLENGED, /* hello sent, the challenge has not come */
     PKI_TCP_UP,
-    PKI_TCP_OVER        /* the endpoint is dead, or the peer has left in good order */
+    PKI_TCP_OVER /* the endpoint is dead, or the peer has left in good order */
 };
 
 struct pki_tcp_unproven {
@@ -110,9 +110,9 @@ struct pki_tcp_accepting { /* who connects to this rank (accept.c) */
     struct pki_tcp_unproven unproven[PKI_TCP_UNPROVEN_MAX];
 };
 
-struct pki_tcp_attempt { /* what a connection has while it does not stand (connect.c, recover.c) */
+struct pki_tcp_attempt {    /* what a connection has while it does not stand (connect.c, recover.c) */
     unsigned count, target; /* how many there were, and which of ep->targets is tried */
-    int error; /* with which the connection broke; 0: closed by the other end */
+    int error;              /* with which the connection broke; 0: closed by the other end */
     uint64_t broken_ns, refused_ns, retry_ns, ends_ns;
     /* what has been connected shows that the peer lives, if it still stands by then; 0: nothing is connected */
     uint64_t shows_ns;
@@ -126,10 +126,10 @@ struct pki_tcp_link {
     struct pki_tcp_ep *ep;
     uint32_t index;
     enum pki_tcp_state state;
-    bool readable, writable; /* as far as the kernel's edges tell */
-    bool hangup;             /* the end of the stream is somewhere behind what can be read */
+    bool readable, writable;     /* as far as the kernel's edges tell */
+    bool hangup;                 /* the end of the stream is somewhere behind what can be read */
     uint64_t received, reported; /* the peer's frames that have come, and how many of them it knows */
-    uint64_t acked, end;     /* own frames that the peer has, and that were ever queued */
+    uint64_t acked, end;         /* own frames that the peer has, and that were ever queued */
     const struct pki_tcp_user *user;
     struct pki_tcp_ctrl *ctrl; /* the user's: of link 0; */
     struct pki_tcp_out *out;   /* of the others */

@@ -10,7 +10,7 @@
 #include "util/clock.h"
 
 #define LABEL_BYTES 32
-#define SHOWS_PART 8                       /* of PK_RETRY_MS: so long stands what a living process has accepted, or will */
+#define SHOWS_PART 8 /* of PK_RETRY_MS: so long stands what a living process has accepted, or will */
 
 pk_result_t pki_tcp_prove(const struct pki_tcp_iface *iface, const char *label, const unsigned char hello[PKI_TCP_HELLO_BYTES],
                           const struct pki_tcp_challenge *challenge, unsigned char mac[PKI_TCP_MAC_BYTES])
@@ -74,8 +74,11 @@ static void say_hello(struct pki_tcp_link *link)
 {
     struct pki_tcp_attempt *attempt = &link->attempt;
     struct pki_tcp_ep *ep = link->ep;
-    struct pki_tcp_hello hello = { .from = (uint32_t)ep->base.rank, .to = (uint32_t)ep->base.peer,
-                                   .size = (uint32_t)ep->iface->size, .link = link->index, .received = link->received };
+    struct pki_tcp_hello hello = { .from = (uint32_t)ep->base.rank,
+                                   .to = (uint32_t)ep->base.peer,
+                                   .size = (uint32_t)ep->iface->size,
+                                   .link = link->index,
+                                   .received = link->received };
     ssize_t n;
 
     if (pki_auth_random(hello.nonce, sizeof hello.nonce) != PK_OK) {

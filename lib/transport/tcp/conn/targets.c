@@ -152,10 +152,9 @@ static void choose_named(struct pki_tcp_link *link, struct sockaddr_storage *to,
 {
     const struct pki_tcp_iface *iface = link->ep->iface;
     const struct pki_tcp_peer_info *theirs = &link->ep->theirs;
-    struct pki_tcp_nic_pair pair =
-        pki_tcp_choose_pair(&(struct pki_tcp_nics){ iface->own.count, iface->own.near, iface->own.address, iface->own.prefix },
-                            &(struct pki_tcp_nics){ theirs->addresses, theirs->near, theirs->address, NULL }, turn_of(link),
-                            link->attempt.count);
+    struct pki_tcp_nic_pair pair = pki_tcp_choose_pair(
+        &(struct pki_tcp_nics){ iface->own.count, iface->own.near, iface->own.address, iface->own.prefix },
+        &(struct pki_tcp_nics){ theirs->addresses, theirs->near, theirs->address, NULL }, turn_of(link), link->attempt.count);
     struct sockaddr_in6 v6;
 
     link->attempt.target = pair.theirs;
@@ -242,8 +241,7 @@ bool pki_tcp_target_is_reached(const struct pki_tcp_link *link)
 
 bool pki_tcp_target_is_known(const struct pki_tcp_link *link)
 {
-    return link->ep->base.state != PKI_EP_CONNECTING &&
-           (!settles(link->ep) || pki_tcp_target_is_reached(link));
+    return link->ep->base.state != PKI_EP_CONNECTING && (!settles(link->ep) || pki_tcp_target_is_reached(link));
 }
 
 bool pki_tcp_target_may_be_foreign(const struct pki_tcp_link *link)

@@ -15,13 +15,13 @@ struct pki_tcp_ep;
 struct pki_tcp_iface;
 struct pki_tcp_link;
 
-struct pki_tcp_move { /* a put in flight */
+struct pki_tcp_move {     /* a put in flight */
     struct pki_list node; /* ep->puts.list, or .free */
     struct pki_put *put;
     size_t issued, acked;
 };
 
-struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
+struct pki_tcp_slot {          /* a chunk that the peer has not acknowledged */
     struct pki_tcp_move *move; /* NULL: its put has ended: `src` is a copy of it */
     const char *src;
     uint32_t bytes;
@@ -29,7 +29,7 @@ struct pki_tcp_slot { /* a chunk that the peer has not acknowledged */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
 };
 
-struct pki_tcp_puts { /* of an endpoint (put.c) */
+struct pki_tcp_puts {              /* of an endpoint (put.c) */
     struct pki_tcp_move *moves;    /* [PKI_TCP_MOVES] */
     struct pki_list list, free;    /* those in flight as they were given, and the others */
     struct pki_list *unstriped;    /* of `list` the first that is not all in slots, or its head */
@@ -56,22 +56,22 @@ struct pki_tcp_job {
     int error;
 };
 
-struct pki_tcp_out { /* chunks out: slots [link->acked, link->end), of which `next` is being written (put.c) */
+struct pki_tcp_out {            /* chunks out: slots [link->acked, link->end), of which `next` is being written (put.c) */
     struct pki_tcp_slot *slots; /* [window] */
-    uint64_t next, sent; /* `sent` of them have ever gone whole, over this connection or one before it */
-    size_t written;      /* bytes of `next`, head and payload */
-    size_t outstanding;  /* payload bytes in slots whose puts wait */
-    struct pki_tcp_job job; /* while it is offloaded, `next` and `written` are a thread's */
+    uint64_t next, sent;        /* `sent` of them have ever gone whole, over this connection or one before it */
+    size_t written;             /* bytes of `next`, head and payload */
+    size_t outstanding;         /* payload bytes in slots whose puts wait */
+    struct pki_tcp_job job;     /* while it is offloaded, `next` and `written` are a thread's */
 };
 
 struct pki_tcp_in { /* the chunk that comes in (incoming.c) */
     unsigned char head[PKI_TCP_DATA_HEAD_BYTES];
     size_t head_have;
-    struct pki_recv *grant; /* being filled, or NULL */
+    struct pki_recv *grant;                /* being filled, or NULL */
     struct pki_tcp_unexpected *unexpected; /* the same, before there is a grant */
     struct pki_tcp_chunk chunk;
     size_t left;
-    unsigned polls; /* rounds for which its payload has waited for a grant */
+    unsigned polls;         /* rounds for which its payload has waited for a grant */
     struct pki_tcp_job job; /* while it is offloaded, the head and what is left of the chunk are a thread's */
 };
 
@@ -95,8 +95,8 @@ struct pki_tcp_threads {
     struct pki_list jobs; /* that they have */
 };
 
-struct pki_tcp_unexpected { /* a chunk that has come before its receive was posted */
-    struct pki_list node; /* ep->unexpected.list */
+struct pki_tcp_unexpected {        /* a chunk that has come before its receive was posted */
+    struct pki_list node;          /* ep->unexpected.list */
     struct pki_unexpected_put put; /* of the first chunk of a transfer: told until a receive takes it */
     struct pki_tcp_chunk chunk;
     bool whole; /* all of it is here, and acknowledged */
@@ -113,7 +113,7 @@ struct pki_tcp_out_of_order { /* bytes of a grant that came before others in fro
     size_t begin, end;
 };
 
-struct pki_tcp_grants { /* of an endpoint (grant.c) */
+struct pki_tcp_grants {   /* of an endpoint (grant.c) */
     struct pki_list list; /* struct pki_recv that the peer may fill */
     uint64_t places;      /* granted outside a transfer so far: names of those to come */
     struct pki_tcp_out_of_order *out_of_order;

@@ -67,14 +67,18 @@ static void take_slot(struct pki_tcp_link *link, struct pki_tcp_move *move)
     const struct pki_put *put = move->put;
     struct pki_tcp_slot *slot = slot_of(link, link->end++);
     size_t left = put->bytes - move->issued, max = link->ep->params.chunk_bytes;
-    struct pki_tcp_chunk chunk = { .flags = put->about.flags, .index = put->about.index, .sig = put->about.sig,
-                                   .op = put->about.op, .offset = put->remote + move->issued,
+    struct pki_tcp_chunk chunk = { .flags = put->about.flags,
+                                   .index = put->about.index,
+                                   .sig = put->about.sig,
+                                   .op = put->about.op,
+                                   .offset = put->remote + move->issued,
                                    .bytes = (uint32_t)(left < max ? left : max),
                                    .eager_put = put->eager_put ? (uint32_t)put->about.bytes : 0 };
 
     if ((put->about.flags & PKI_MSG_FLAG_BOUNCE) != 0) /* to a place that the peer gave a number */
-        chunk = (struct pki_tcp_chunk){ .flags = PKI_MSG_FLAG_BOUNCE, .op = put->remote, .offset = move->issued,
-                                        .bytes = chunk.bytes };
+        chunk = (struct pki_tcp_chunk){
+            .flags = PKI_MSG_FLAG_BOUNCE, .op = put->remote, .offset = move->issued, .bytes = chunk.bytes
+        };
     slot->move = move;
     slot->src = (const char *)put->src + move->issued;
     slot->bytes = chunk.bytes;

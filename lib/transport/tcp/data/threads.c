@@ -206,7 +206,7 @@ bool pki_tcp_take_back(struct pki_tcp_iface *iface)
         some = true;
         take(job);
         if (!pki_tcp_data_returned(job))
-            return true; /* links went */
+            return true;                 /* links went */
         node = iface->threads.jobs.next; /* what came along may have ended others */
     }
     return some;

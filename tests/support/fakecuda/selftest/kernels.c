@@ -94,9 +94,11 @@ static void test_ll(uint32_t bytes)
     memset(&args, 0, sizeof args);
     args.head.n = 2;
     args.head.abort_flag = st_word(&words, 0);
-    args.ops[0] = (struct pki_ll_args_op){ .user = to, .slot = slot, .bytes = bytes, .flag = 3, .ctas = 1, .done = st_word(&words, 1) };
-    args.ops[1] =
-        (struct pki_ll_args_op){ .user = from, .slot = slot, .bytes = bytes, .flag = 3, .ctas = 1, .first = 1, .send = 1, .done = st_word(&words, 2) };
+    args.ops[0] =
+        (struct pki_ll_args_op){ .user = to, .slot = slot, .bytes = bytes, .flag = 3, .ctas = 1, .done = st_word(&words, 1) };
+    args.ops[1] = (struct pki_ll_args_op){
+        .user = from, .slot = slot, .bytes = bytes, .flag = 3, .ctas = 1, .first = 1, .send = 1, .done = st_word(&words, 2)
+    };
     launch(s, PKI_KERNEL_LL_ROW, 2, PKI_LL_THREADS, &args);
     OK(cuStreamSynchronize(s));
     CHECK(atomic_load(&words.at[1]) == 3 && atomic_load(&words.at[2]) == 3);
@@ -125,8 +127,14 @@ static void test_move(void)
     CUstream s = st_stream();
 
     for (uint32_t i = 0; i < 2; i++) {
-        args.ops[i] = (struct pki_move_args_op){ .src = memory + 1024 * i, .dst = memory + 2048 + 1024 * i, .bytes = 4, .start = st_word(&words, 1 + (int)i),
-                                                 .done = st_word(&words, 3 + (int)i), .arrived = arrived + 4 * i, .start_value = 1, .done_value = 7 + i };
+        args.ops[i] = (struct pki_move_args_op){ .src = memory + 1024 * i,
+                                                 .dst = memory + 2048 + 1024 * i,
+                                                 .bytes = 4,
+                                                 .start = st_word(&words, 1 + (int)i),
+                                                 .done = st_word(&words, 3 + (int)i),
+                                                 .arrived = arrived + 4 * i,
+                                                 .start_value = 1,
+                                                 .done_value = 7 + i };
         st_write(memory + 1024 * i, 100 + i);
         st_write(arrived + 4 * i, 0);
         atomic_store(&words.at[1 + i], UINT32_MAX);

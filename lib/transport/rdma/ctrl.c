@@ -9,7 +9,7 @@
 #include "util/clock.h"
 
 #define KIND_SHUTDOWN 200u /* beyond enum pki_msg_kind: the sender has closed its end */
-#define SHORT_BYTES 16u /* of struct pki_msg in an EAGER message */
+#define SHORT_BYTES 16u    /* of struct pki_msg in an EAGER message */
 #define LONG_BYTES ((uint32_t)sizeof(struct pki_msg))
 #define SIGNAL_EVERY (PKI_RDMA_RING / PKI_RDMA_TELL_SHARE)
 #define REPOST_EVERY (PKI_RDMA_RING / PKI_RDMA_TELL_SHARE)

@@ -18,19 +18,17 @@ static void describe(const struct pki_rdma_ep *ep, struct pki_text *out)
 
     if (ep->qps == NULL || ctrl->block == NULL)
         return;
-    pki_text_add(out, "%s%s%s%s for %llu ms, queue pairs made again %u times",
-                 states[ep->recover.state], ep->base.state == PKI_EP_DEAD ? ", dead" : "",
-                 pki_rdma_has_left(ep) ? ", the peer has left" : "", ep->iface->revoked ? ", revoked" : "",
+    pki_text_add(out, "%s%s%s%s for %llu ms, queue pairs made again %u times", states[ep->recover.state],
+                 ep->base.state == PKI_EP_DEAD ? ", dead" : "", pki_rdma_has_left(ep) ? ", the peer has left" : "",
+                 ep->iface->revoked ? ", revoked" : "",
                  (unsigned long long)((pki_now_ns() - ep->recover.entered_ns) / PKI_NS_PER_MS), ep->recover.epoch);
     pki_text_add(out,
                  "; %u messages sent, credit %u (written: %u); %u arrived, %u popped, %u receives posted again, %u of them "
                  "reported",
                  ctrl->sent, ctrl->credit, atomic_load_explicit(&ctrl->block->credit, memory_order_relaxed), ctrl->arrived,
                  ctrl->popped, ctrl->reposted, ctrl->reported);
-    pki_text_add(
-        out,
-        "; puts %u to %u, %u of them issued, %u chunks to go again; %zu grants, %zu targets",
-        ep->moves.head, ep->moves.end, ep->moves.next - ep->moves.head, ep->nredo, ep->grants.n, ep->targets.n);
+    pki_text_add(out, "; puts %u to %u, %u of them issued, %u chunks to go again; %zu grants, %zu targets", ep->moves.head,
+                 ep->moves.end, ep->moves.next - ep->moves.head, ep->nredo, ep->grants.n, ep->targets.n);
     for (uint32_t i = 0; i <= ep->nqps; i++)
         add_qp(out, &ep->qps[i], i);
 }

@@ -54,10 +54,12 @@ static struct pki_rdma_grant *add(struct pki_rdma_ep *ep, struct pki_rdma_grants
         grants->at = grown;
         grants->room = room;
     }
-    grants->at[grants->n] = (struct pki_rdma_grant){
-        .flags = msg->flags & KEY_FLAGS, .index = msg->index, .op = msg->op, .begin = msg->offset, .bytes = length(msg),
-        .is_slot = msg->kind == PKI_MSG_BOUNCE_CREDIT
-    };
+    grants->at[grants->n] = (struct pki_rdma_grant){ .flags = msg->flags & KEY_FLAGS,
+                                                     .index = msg->index,
+                                                     .op = msg->op,
+                                                     .begin = msg->offset,
+                                                     .bytes = length(msg),
+                                                     .is_slot = msg->kind == PKI_MSG_BOUNCE_CREDIT };
     return &grants->at[grants->n++];
 }
 
@@ -244,12 +246,14 @@ uint32_t pki_rdma_grants_unfilled(struct pki_rdma_ep *ep, uint32_t numbers[PKI_R
     return n;
 }
 
-const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, const struct pki_msg *about, uint64_t begin, uint64_t bytes)
+const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, const struct pki_msg *about, uint64_t begin,
+                                             uint64_t bytes)
 {
     for (size_t i = 0; i < ep->targets.n; i++) {
         const struct pki_rdma_grant *target = &ep->targets.at[i];
 
-        if (is_of(target, about) && begin >= target->begin && begin - target->begin <= target->bytes && bytes <= target->bytes - (begin - target->begin))
+        if (is_of(target, about) && begin >= target->begin && begin - target->begin <= target->bytes &&
+            bytes <= target->bytes - (begin - target->begin))
             return target;
     }
     return NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered memory. What a transfer has used stays registered, within bounds, for the next one, if it is monitored: memory that was
- * freed and mapped again at the same address must not be mistaken for the old one, whose pages the device still holds.
+ * Registered memory. What a transfer has used stays registered, within bounds, for the next one, if it is monitored: memory that
+ * was freed and mapped again at the same address must not be mistaken for the old one, whose pages the device still holds.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -35,10 +35,11 @@ struct source {
     int dmabuf; /* -1: none */
 };
 
-/* A source may be memory that this process may only read. Writes may pass each other on their way through the machine, if they may not
- * pass the message that tells of them: it is of the same device, and strictly ordered. GPU memory by its address: nvidia-peermem, if it is
- * loaded, knows such pages. */
-static struct ibv_mr *register_on(const struct pki_rdma_iface *iface, int rail, const struct source *source, uintptr_t at, size_t bytes)
+/* A source may be memory that this process may only read. Writes may pass each other on their way through the machine, if they
+ * may not pass the message that tells of them: it is of the same device, and strictly ordered. GPU memory by its address:
+ * nvidia-peermem, if it is loaded, knows such pages. */
+static struct ibv_mr *register_on(const struct pki_rdma_iface *iface, int rail, const struct source *source, uintptr_t at,
+                                  size_t bytes)
 {
     const struct pki_verbs *verbs = pki_verbs(NULL);
     struct ibv_pd *pd = iface->rails[rail].pd;
@@ -56,7 +57,8 @@ static struct ibv_mr *register_on(const struct pki_rdma_iface *iface, int rail, 
 }
 
 /* Where the limit of registered memory is reached, unused registrations make room. */
-static struct ibv_mr *register_with_room(struct pki_rdma_iface *iface, int rail, const struct source *source, uintptr_t at, size_t bytes)
+static struct ibv_mr *register_with_room(struct pki_rdma_iface *iface, int rail, const struct source *source, uintptr_t at,
+                                         size_t bytes)
 {
     struct ibv_mr *mr;
 

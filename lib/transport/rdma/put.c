@@ -166,8 +166,8 @@ void pki_rdma_stripe(struct pki_rdma_ep *ep)
     ring_doorbells(ep);
 }
 
-/* A request moves as much as it can, for each has its cost and one queue pair fills a port. Several rails get a share each, none of it
- * too small for the device to be busy with. */
+/* A request moves as much as it can, for each has its cost and one queue pair fills a port. Several rails get a share each,
+ * none of it too small for the device to be busy with. */
 static size_t chunk_size(const struct pki_rdma_ep *ep, size_t bytes)
 {
     uint32_t here = (uint32_t)ep->iface->nrails, rails = here > ep->nrails_there ? here : ep->nrails_there;

@@ -6,8 +6,8 @@
 
 #include "transport/rdma/rdma.h"
 
-/* A lost packet is sent again after 4.096 us * 2^17 = 0.5 s at the latest, 6 times: what is gone for some 4 s is gone. (7 means for ever
- * to Soft-RoCE.) */
+/* A lost packet is sent again after 4.096 us * 2^17 = 0.5 s at the latest, 6 times: what is gone for some 4 s is gone. (7 means
+ * for ever to Soft-RoCE.) */
 #define ACK_TIMEOUT 17
 #define RETRIES 6
 #define HOPS 64
@@ -191,8 +191,8 @@ void pki_rdma_qps_close(struct pki_rdma_ep *ep)
     ep->qps = NULL;
 }
 
-/* Receives end in their order: when one that is posted now, and that the peer has no credit for, has been flushed, all that had come has
- * been told of. It is posted first, for Soft-RoCE looks at the queue when the state is set. */
+/* Receives end in their order: when one that is posted now, and that the peer has no credit for, has been flushed, all that
+ * had come has been told of. It is posted first, for Soft-RoCE looks at the queue when the state is set. */
 bool pki_rdma_qp_end(struct pki_rdma_qp *qp)
 {
     struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };

@@ -36,7 +36,7 @@
 #define PKI_RDMA_RAILS_MAX 4
 #define PKI_RDMA_QPS_MAX 16
 #define PKI_RDMA_TELLING (PKI_RDMA_NUMBERS * PKI_RDMA_PARTS + PKI_RDMA_TELLING_BATCH) /* receives posted there */
-#define PKI_RDMA_KEYS_MAX (PKI_RDMA_PAYLOAD_MAX / (uint32_t)sizeof(uint32_t)) /* behind one CTS */
+#define PKI_RDMA_KEYS_MAX (PKI_RDMA_PAYLOAD_MAX / (uint32_t)sizeof(uint32_t))         /* behind one CTS */
 #define PKI_RDMA_SLOT_BYTES (sizeof(struct pki_msg) + PKI_RDMA_PAYLOAD_MAX)
 
 #define PKI_RDMA_REPORT_BYTES 1000u
@@ -102,7 +102,7 @@ struct pki_rdma_move { /* a put in flight */
     size_t chunk, issued;
     uint32_t number;    /* its writes carry it; 0: it has none */
     struct pki_msg fin; /* to follow the last acknowledgement, if its kind is not 0 */
-    unsigned flying; /* chunks given to a queue pair, or waiting for another one, and not acknowledged */
+    unsigned flying;    /* chunks given to a queue pair, or waiting for another one, and not acknowledged */
 };
 
 /* Of one endpoint, the oldest first. Those of [head, next) are issued as a whole, of [next, end) some may be. */
@@ -123,14 +123,14 @@ struct pki_rdma_qp {
     struct pki_rdma_rail *rail;
     uint32_t slot; /* in iface->qps */
     uint32_t rail_here, rail_there;
-    uint32_t inline_bytes; /* that a request may carry itself */
-    bool dead; /* nothing more is posted */
-    bool ended; /* in error, and its last receive has been flushed */
+    uint32_t inline_bytes;      /* that a request may carry itself */
+    bool dead;                  /* nothing more is posted */
+    bool ended;                 /* in error, and its last receive has been flushed */
     uint32_t posted, completed; /* work requests ever; sequence numbers */
     uint32_t signalled;         /* control channel: as `posted`, behind the last one of which the device tells */
     uint32_t heard;             /* `completed` when it was last looked at, */
     uint64_t stalled_ns;        /* and how long it has been that, while there were requests */
-    uint32_t over; /* data: as `completed`, and those that were flushed */
+    uint32_t over;              /* data: as `completed`, and those that were flushed */
     size_t bytes;               /* in flight */
     uint32_t reported;          /* receives taken by writes that told of themselves, not posted again */
     /* Data: what is in flight, and the requests being gathered for one doorbell. */
@@ -152,7 +152,7 @@ struct pki_rdma_block {
 struct pki_rdma_ctrl {
     struct pki_rdma_block *block;
     struct ibv_mr *mr;
-    uint32_t bytes[PKI_RDMA_RING]; /* of each message that has come */
+    uint32_t bytes[PKI_RDMA_RING];     /* of each message that has come */
     uint32_t out_bytes[PKI_RDMA_RING]; /* of each that was sent, which is kept until a receive has been posted again */
     uint32_t arrived, popped, reposted;
     uint32_t reported; /* value of `reposted` that the peer knows or will know */
@@ -190,7 +190,7 @@ struct pki_rdma_hello {
     uint32_t credit_rkey;
     uint32_t immediate; /* 1: all its devices can write with immediate data */
     uint64_t credit;
-    uint32_t qpns[1 + PKI_RDMA_QPS_MAX];     /* the control channel's first */
+    uint32_t qpns[1 + PKI_RDMA_QPS_MAX];    /* the control channel's first */
     uint8_t qp_rails[1 + PKI_RDMA_QPS_MAX]; /* where they are, by number of `rails` */
     struct {
         uint8_t gid[16];
@@ -227,16 +227,16 @@ enum pki_rdma_heard {
 struct pki_rdma_recover {
     enum pki_rdma_state state;
     enum pki_rdma_heard heard;
-    uint32_t epoch;      /* how many times queue pairs have been made again */
-    uint32_t drained;    /* DRAINING: queue pairs whose last receive has been flushed */
-    bool said;           /* the note that this state asks for has gone out */
-    bool again;          /* CONNECTED: the new ones have failed already */
-    bool shutdown_due;   /* the peer recovers what it has left: tell it that its shutdown message has come */
+    uint32_t epoch;    /* how many times queue pairs have been made again */
+    uint32_t drained;  /* DRAINING: queue pairs whose last receive has been flushed */
+    bool said;         /* the note that this state asks for has gone out */
+    bool again;        /* CONNECTED: the new ones have failed already */
+    bool shutdown_due; /* the peer recovers what it has left: tell it that its shutdown message has come */
     uint64_t entered_ns, looked_ns, advanced_ns;
-    uint64_t since_ns;   /* when the trouble began; 0: something has completed since */
-    uint32_t failures;   /* of all queue pairs since then */
+    uint64_t since_ns;    /* when the trouble began; 0: something has completed since */
+    uint32_t failures;    /* of all queue pairs since then */
     uint64_t listened_ns; /* when what is silent was last looked at */
-    const char *why;     /* GIVING_UP */
+    const char *why;      /* GIVING_UP */
     struct pki_rdma_note theirs;
 };
 
@@ -255,14 +255,14 @@ struct pki_rdma_ep {
     uint32_t nqps, nqps_made, nrails_there, psn;
     uint32_t shift_there; /* the peer's piece_shift */
     enum pki_rdma_peer peer;
-    bool shutdown_sent;   /* this rank is closing its own end */
-    bool immediate;       /* both ends can write with immediate data */
+    bool shutdown_sent; /* this rank is closing its own end */
+    bool immediate;     /* both ends can write with immediate data */
     struct pki_rdma_recover recover;
     struct pki_notes notes;
     char report[PKI_RDMA_REPORT_BYTES]; /* base.report */
     struct pki_rdma_ctrl ctrl;
     struct pki_rdma_grants grants, targets;
-    uint32_t number, numbers_out;         /* the last one given to a grant; how many grants have one */
+    uint32_t number, numbers_out; /* the last one given to a grant; how many grants have one */
     struct pki_rdma_moves moves;
     struct pki_rdma_chunk *redo; /* chunks of failed queue pairs */
     unsigned nredo;
@@ -276,8 +276,8 @@ struct pki_rdma_iface {
     int epoll_fd; /* of the rails' channels */
     struct pki_rdma_rail rails[PKI_RDMA_RAILS_MAX];
     int nrails;
-    bool refused; /* no rail could be opened: tried once */
-    bool revoked; /* the communicator has failed: nothing is written, or may be, to where grants said */
+    bool refused;      /* no rail could be opened: tried once */
+    bool revoked;      /* the communicator has failed: nothing is written, or may be, to where grants said */
     uint64_t retry_ns; /* PK_RETRY_MS */
     uint64_t leave_ns; /* closing: no longer for what has not gone out to any peer; 0: not closing */
     struct pki_list eps;
@@ -414,7 +414,8 @@ pk_result_t pki_rdma_grant_in(struct pki_rdma_ep *ep, const struct pki_msg *msg,
 /* The FIN of the whole transfer has come, or gone: its grant, or target, is of no further use. */
 void pki_rdma_grant_end(struct pki_rdma_ep *ep, const struct pki_msg *fin, bool ours);
 /* Of this transfer: several may have been granted the same memory. */
-const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, const struct pki_msg *about, uint64_t begin, uint64_t bytes);
+const struct pki_rdma_grant *pki_rdma_target(const struct pki_rdma_ep *ep, const struct pki_msg *about, uint64_t begin,
+                                             uint64_t bytes);
 /* A target is of no further use: its keys have been noted elsewhere. */
 void pki_rdma_target_used(struct pki_rdma_ep *ep, const struct pki_rdma_grant *target);
 /* A write with this number has come. False: nothing with this number was granted. */

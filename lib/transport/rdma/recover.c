@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A queue pair that has failed: all of the pair are made again, at both ends, on the rails whose ports are active then. Notes, which
- * another endpoint carries, say which queue pairs are the new ones and what has come over the old ones:
+ * A queue pair that has failed: all of the pair are made again, at both ends, on the rails whose ports are active then. Notes,
+ * which another endpoint carries, say which queue pairs are the new ones and what has come over the old ones:
  *
  *   both ends bring their queue pairs into error, and wait for the completions of what had come before     DRAINING
  *   destroy them, and wait for a port that is active                                                       WAITING
@@ -9,9 +9,10 @@
  *   connect, and say so (READY)                                                                            CONNECTED
  *   send again what has not come                                                                           UP
  *
- * The old queue pairs are gone at both ends before anything is sent again, so that no write which is late can hit a buffer that has
- * been given back, and none is counted twice. A message that came is not sent again; a grant's writes are, unless all of them had come.
- * Who closes its end goes on with this until its shutdown message has arrived; who has heard a shutdown message does not, and says so when it is greeted.
+ * The old queue pairs are gone at both ends before anything is sent again, so that no write which is late can hit a buffer that
+ * has been given back, and none is counted twice. A message that came is not sent again; a grant's writes are, unless all of them
+ * had come. Who closes its end goes on with this until its shutdown message has arrived; who has heard a shutdown message does
+ * not, and says so when it is greeted.
  */
 #include <stddef.h>
 #include <string.h>
@@ -21,7 +22,7 @@
 #include "util/clock.h"
 
 #define DRAIN_NS (3 * PKI_NS_PER_S)
-#define SAY_NS (100 * PKI_NS_PER_MS) /* that a note of the end may wait for room */
+#define SAY_NS (100 * PKI_NS_PER_MS)  /* that a note of the end may wait for room */
 #define TIMEOUT_NS (5 * PKI_NS_PER_S) /* without an active port, or with queue pairs that fail again and again, */
 #define FAILURES 3 /* this number of times: on a machine that is starved of processors one may take all that time */
 #define AWAY_NS (50 * PKI_NS_PER_MS) /* without a look: the rank was not in the library, and that does not count */

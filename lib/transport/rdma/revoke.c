@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The communicator has failed, and memory that writes read or fill is its owner's again. The data queue pairs are brought into error: what
- * the peer still writes is dropped by the device. The control channel stays, for it carries the news; if it fails, queue pairs are made again as ever
- * (recover.c), but those for data are never connected (qp.c).
+ * The communicator has failed, and memory that writes read or fill is its owner's again. The data queue pairs are brought into
+ * error: what the peer still writes is dropped by the device. The control channel stays, for it carries the news; if it fails,
+ * queue pairs are made again as ever (recover.c), but those for data are never connected (qp.c).
  */
 #include <sched.h>
 

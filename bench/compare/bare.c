@@ -343,12 +343,8 @@ static void wake(size_t bytes)
 static void run(struct compare_rank *self, const struct compare_work *work)
 {
     members = work->op == COMPARE_PINGPONG ? 2 : self->size;
-    if (work->op == COMPARE_PINGPONG) {
-        pingpong(work->count * sizeof(float));
-        return;
-    }
-    if (work->op == COMPARE_WAKE) {
-        wake(work->count * sizeof(float));
+    if (work->op == COMPARE_PINGPONG || work->op == COMPARE_WAKE) {
+        (work->op == COMPARE_WAKE ? wake : pingpong)(work->count * sizeof(float));
         return;
     }
     if (by_rings) {
@@ -446,11 +442,11 @@ static void open_world(struct compare_rank *self, int argc, char **argv)
     if (by_rings)
         ring_open((struct ring *)(void *)((char *)memory + rings_at), self, may_yield);
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
-    snprintf(self->settings, sizeof self->settings, "no library, %s",
-             by_rings         ? "shared memory, rings"
-             : streams        ? "shared memory, streaming stores"
-             : through_memory ? "shared memory"
-                              : "process_vm_readv, process_vm_writev");
+    snprintf(self->settings, sizeof self->settings, "no library, %s%s",
+             through_memory || by_rings ? "shared memory" : "process_vm_readv, process_vm_writev",
+             by_rings  ? ", rings"
+             : streams ? ", streaming stores"
+                       : "");
 }
 
 /* Once the buffers are there: everyone learns where they are. */
@@ -493,15 +489,8 @@ static void close_world(struct compare_rank *self)
 
 int main(int argc, char **argv)
 {
-    struct compare_library library = {
-        .operations = (1u << COMPARE_OPS) - 1,
-        .open = open_any,
-        .close = close_world,
-        .prepare = prepare,
-        .run = run,
-    };
+    struct compare_library library = { .open = open_any, .close = close_world, .prepare = prepare, .run = run };
 
-    if (argc == 6 && strcmp(argv[5], "ring") == 0)
-        library.operations = ringed_operations();
+    library.operations = argc == 6 && strcmp(argv[5], "ring") == 0 ? ringed_operations() : (1u << COMPARE_OPS) - 1;
     return compare_main(argc, argv, &library);
 }

@@ -53,6 +53,20 @@ static int positive(const char *text)
     return (int)value;
 }
 
+/* Where the option's number goes; NULL: it has none. */
+static int *number_of(struct options *o, int option)
+{
+    const struct {
+        int option, *number;
+    } all[] = { { 'l', &o->shape.layers }, { 'h', &o->shape.heads },   { 'w', &o->shape.width }, { 'q', &o->shape.queries },
+                { 'k', &o->shape.keys },   { 't', &o->shape.threads }, { 'r', &o->rounds },      { 'u', &o->warmup } };
+
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].option == option)
+            return all[i].number;
+    return NULL;
+}
+
 static void parse(int argc, char **argv, struct options *o)
 {
     static const struct option names[] = {
@@ -61,35 +75,16 @@ static void parse(int argc, char **argv, struct options *o)
         { "compute", 1, NULL, 'c' }, { "alone", 0, NULL, 'a' },   { "picture", 1, NULL, 'p' }, { "spoil", 0, NULL, 's' },
         { "help", 0, NULL, 'H' },    { NULL, 0, NULL, 0 },
     };
-    int option;
+    int option, *number;
 
     *o = (struct options){ .rounds = 15, .warmup = 3, .compute = "auto" };
     while ((option = getopt_long(argc, argv, "", names, NULL)) != -1) {
+        number = number_of(o, option);
+        if (number != NULL) {
+            *number = positive(optarg);
+            continue;
+        }
         switch (option) {
-        case 'l':
-            o->shape.layers = positive(optarg);
-            break;
-        case 'h':
-            o->shape.heads = positive(optarg);
-            break;
-        case 'w':
-            o->shape.width = positive(optarg);
-            break;
-        case 'q':
-            o->shape.queries = positive(optarg);
-            break;
-        case 'k':
-            o->shape.keys = positive(optarg);
-            break;
-        case 't':
-            o->shape.threads = positive(optarg);
-            break;
-        case 'r':
-            o->rounds = positive(optarg);
-            break;
-        case 'u':
-            o->warmup = positive(optarg);
-            break;
         case 'c':
             o->compute = optarg;
             break;

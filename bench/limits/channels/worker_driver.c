@@ -11,82 +11,50 @@
 #define TAKEN ((size_t)8 << 20)
 
 /* Those up to STREAM_SYNC put something into a stream or ask about it. */
-enum call {
-    CALL_WRITE_VALUE,
-    CALL_WAIT_VALUE,
-    CALL_BATCH,
-    CALL_COPY_PUSH,
-    CALL_COPY_PULL,
-    CALL_COPY_D2D,
-    CALL_COPY_H2D,
-    CALL_COPY_D2H,
-    CALL_MEMSET,
-    CALL_LAUNCH,
-    CALL_GRAPH,
-    CALL_EVENT_RECORD,
-    CALL_EVENT_QUERY,
-    CALL_WAIT_EVENT,
-    CALL_STREAM_QUERY,
-    CALL_IS_CAPTURING,
-    CALL_HOST_FUNC,
-    CALL_STREAM_SYNC,
-    CALL_POINTER_GET,
-    CALL_ADDRESS_RANGE,
-    CALL_IPC_GET,
-    CALL_IPC_OPEN,
-    CALL_CREATE,
-    CALL_MAP,
-    CALL_SET_ACCESS,
-    CALL_EXPORT,
-    CALL_ALLOC,
-    CALL_ALLOC_ASYNC,
-    CALL_HOST_ALLOC,
-    CALL_EVENT_CREATE,
-    CALL_STREAM_CREATE,
-    CALL_SET_CURRENT,
-    CALL_BEGIN_CAPTURE,
-    CALL_POINTER_SET,
-    CALL_HOST_POINTER,
-    CALL_RETAIN,
-    CALLS
-};
+#define CALL_LIST(X) \
+    X(WRITE_VALUE, "cuStreamWriteValue32") \
+    X(WAIT_VALUE, "cuStreamWaitValue32(true)") \
+    X(BATCH, "cuStreamBatchMemOp") \
+    X(COPY_PUSH, "push") \
+    X(COPY_PULL, "pull") \
+    X(COPY_D2D, "D2D") \
+    X(COPY_H2D, "H2D") \
+    X(COPY_D2H, "D2H") \
+    X(MEMSET, "memset") \
+    X(LAUNCH, "cuLaunchKernel") \
+    X(GRAPH, "cuGraphLaunch") \
+    X(EVENT_RECORD, "cuEventRecord") \
+    X(EVENT_QUERY, "cuEventQuery") \
+    X(WAIT_EVENT, "cuStreamWaitEvent") \
+    X(STREAM_QUERY, "cuStreamQuery") \
+    X(IS_CAPTURING, "cuStreamIsCapturing") \
+    X(HOST_FUNC, "cuLaunchHostFunc") \
+    X(STREAM_SYNC, "cuStreamSynchronize") \
+    X(POINTER_GET, "cuPointerGetAttributes") \
+    X(ADDRESS_RANGE, "cuMemGetAddressRange") \
+    X(IPC_GET, "cuIpcGetMemHandle") \
+    X(IPC_OPEN, "cuIpcOpenMemHandle") \
+    X(CREATE, "cuMemCreate") \
+    X(MAP, "cuMemMap") \
+    X(SET_ACCESS, "cuMemSetAccess") \
+    X(EXPORT, "cuMemExportToShareableHandle") \
+    X(ALLOC, "cuMemAlloc") \
+    X(ALLOC_ASYNC, "cuMemAllocAsync") \
+    X(HOST_ALLOC, "cuMemHostAlloc") \
+    X(EVENT_CREATE, "cuEventCreate") \
+    X(STREAM_CREATE, "cuStreamCreate") \
+    X(SET_CURRENT, "cuCtxSetCurrent") \
+    X(BEGIN_CAPTURE, "cuStreamBeginCapture") \
+    X(POINTER_SET, "cuPointerSetAttribute") \
+    X(HOST_POINTER, "cuMemHostGetDevicePointer") \
+    X(RETAIN, "cuMemRetainAllocationHandle")
 
-static const char *const call_name[CALLS] = { [CALL_WRITE_VALUE] = "cuStreamWriteValue32",
-                                              [CALL_WAIT_VALUE] = "cuStreamWaitValue32(true)",
-                                              [CALL_BATCH] = "cuStreamBatchMemOp",
-                                              [CALL_COPY_PUSH] = "push",
-                                              [CALL_COPY_PULL] = "pull",
-                                              [CALL_COPY_D2D] = "D2D",
-                                              [CALL_COPY_H2D] = "H2D",
-                                              [CALL_COPY_D2H] = "D2H",
-                                              [CALL_MEMSET] = "memset",
-                                              [CALL_LAUNCH] = "cuLaunchKernel",
-                                              [CALL_GRAPH] = "cuGraphLaunch",
-                                              [CALL_EVENT_RECORD] = "cuEventRecord",
-                                              [CALL_EVENT_QUERY] = "cuEventQuery",
-                                              [CALL_WAIT_EVENT] = "cuStreamWaitEvent",
-                                              [CALL_STREAM_QUERY] = "cuStreamQuery",
-                                              [CALL_IS_CAPTURING] = "cuStreamIsCapturing",
-                                              [CALL_HOST_FUNC] = "cuLaunchHostFunc",
-                                              [CALL_STREAM_SYNC] = "cuStreamSynchronize",
-                                              [CALL_POINTER_GET] = "cuPointerGetAttributes",
-                                              [CALL_ADDRESS_RANGE] = "cuMemGetAddressRange",
-                                              [CALL_IPC_GET] = "cuIpcGetMemHandle",
-                                              [CALL_IPC_OPEN] = "cuIpcOpenMemHandle",
-                                              [CALL_CREATE] = "cuMemCreate",
-                                              [CALL_MAP] = "cuMemMap",
-                                              [CALL_SET_ACCESS] = "cuMemSetAccess",
-                                              [CALL_EXPORT] = "cuMemExportToShareableHandle",
-                                              [CALL_ALLOC] = "cuMemAlloc",
-                                              [CALL_ALLOC_ASYNC] = "cuMemAllocAsync",
-                                              [CALL_HOST_ALLOC] = "cuMemHostAlloc",
-                                              [CALL_EVENT_CREATE] = "cuEventCreate",
-                                              [CALL_STREAM_CREATE] = "cuStreamCreate",
-                                              [CALL_SET_CURRENT] = "cuCtxSetCurrent",
-                                              [CALL_BEGIN_CAPTURE] = "cuStreamBeginCapture",
-                                              [CALL_POINTER_SET] = "cuPointerSetAttribute",
-                                              [CALL_HOST_POINTER] = "cuMemHostGetDevicePointer",
-                                              [CALL_RETAIN] = "cuMemRetainAllocationHandle" };
+#define CALL_ENUM(call, name) CALL_##call,
+#define CALL_NAME(call, name) name,
+
+enum call { CALL_LIST(CALL_ENUM) CALLS };
+
+static const char *const call_name[CALLS] = { CALL_LIST(CALL_NAME) };
 
 static struct {
     atomic_int in, out, returned, effect, rc;
